@@ -1,0 +1,1 @@
+"""What there is to tell about a run: drops and counters."""

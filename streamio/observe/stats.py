@@ -1,0 +1,77 @@
+"""Counters of a loader: what went through it, what storage did for it, and how long the training loop waited."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class IoCounts:
+    """What storage did.
+
+    Attributes:
+        requests: Requests sent, retries included.
+        bytes_read: Bytes received.
+        retries: Requests that had to be sent again.
+    """
+
+    requests: int = 0
+    bytes_read: int = 0
+    retries: int = 0
+
+    @classmethod
+    def of(cls, counters: Any) -> IoCounts:
+        """From anything that has these attributes."""
+        return cls(counters.requests, counters.bytes_read, counters.retries)
+
+    def __add__(self, other: IoCounts) -> IoCounts:
+        return IoCounts(
+            self.requests + other.requests, self.bytes_read + other.bytes_read, self.retries + other.retries
+        )
+
+    def __sub__(self, other: IoCounts) -> IoCounts:
+        return IoCounts(
+            self.requests - other.requests, self.bytes_read - other.bytes_read, self.retries - other.retries
+        )
+
+
+@dataclass
+class Stats:
+    """What a loader delivered, and at which cost. Counts belong to what was delivered, not to what was read ahead.
+
+    Attributes:
+        records: Records delivered, padding and refills included.
+        batches: Batches delivered.
+        padded: Records that stand where no slot was left (`end="even"`).
+        refilled: Records that stand in for dropped ones.
+        dropped: Slots dropped, by reason.
+        requests: Storage requests, retries included.
+        bytes_read: Bytes received from storage.
+        retries: Requests that had to be sent again.
+        wait_seconds: Time in which the consumer waited for a batch.
+    """
+
+    records: int = 0
+    batches: int = 0
+    padded: int = 0
+    refilled: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    requests: int = 0
+    bytes_read: int = 0
+    retries: int = 0
+    wait_seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON-ready values."""
+        return asdict(self)
+
+    def __add__(self, other: Stats) -> Stats:
+        total = Stats()
+        for item in fields(Stats):
+            if item.name != "dropped":
+                setattr(total, item.name, getattr(self, item.name) + getattr(other, item.name))
+        for counts in (self.dropped, other.dropped):
+            for reason, count in counts.items():
+                total.dropped[reason] = total.dropped.get(reason, 0) + count
+        return total

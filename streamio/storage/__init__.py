@@ -1,0 +1,1 @@
+"""Storage: URLs, discovery, range reads, retries, the read-ahead budget."""
