@@ -1,0 +1,124 @@
+"""The plan where record counts are not known: whole splits are dealt to one lane per worker, in shuffled order.
+
+A lane is read from its first split to its last; how far it has come is a cursor, which is all that a status
+holds of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from streamio.plan.random import permutation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+#: Bytes of a split of uncompressed lines. Fixed: the splits, and so the order, must not depend on the machine.
+SPLIT_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class StreamedSplits:
+    """Byte ranges of shards in the order of the shard list, one entry a split; empty shards have none.
+
+    Attributes:
+        shard: Index into the shard list, int64.
+        start: First byte, int64.
+        stop: Byte behind the last, int64.
+    """
+
+    shard: NDArray[np.int64]
+    start: NDArray[np.int64]
+    stop: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.shard)
+
+    @classmethod
+    def cut(cls, sizes: NDArray[np.int64], cuttable: Callable[[int], bool]) -> StreamedSplits:
+        """Cut the shards that can be read from any byte into pieces of `SPLIT_BYTES`; the others stay whole.
+
+        Args:
+            sizes: Length of each shard in bytes, int64.
+            cuttable: Whether the shard of this index may be cut; asked for shards larger than a piece only.
+        """
+        pieces = np.where(sizes > 0, 1, 0)
+        for index in np.flatnonzero(sizes > SPLIT_BYTES):
+            if cuttable(int(index)):
+                pieces[index] = -(-int(sizes[index]) // SPLIT_BYTES)
+        shard = np.repeat(np.arange(len(sizes), dtype=np.int64), pieces)
+        number = np.arange(len(shard), dtype=np.int64) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        whole = pieces[shard] == 1
+        start = number * SPLIT_BYTES
+        stop = np.where(whole, sizes[shard], np.minimum(start + SPLIT_BYTES, sizes[shard]))
+        return cls(shard, start, stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far a lane has come.
+
+    Attributes:
+        turn: Number of the pass (`end="cycle"`), 0 for the first.
+        split: Place in the lane of the split that its current window begins in.
+        record: Slot of that split that the window begins with.
+        offset: Slots of the window that have been delivered.
+    """
+
+    turn: int = 0
+    split: int = 0
+    record: int = 0
+    offset: int = 0
+
+
+#: Where every lane begins.
+START = Cursor()
+
+
+@dataclass(frozen=True)
+class StreamedPlan:
+    """One pass over a streamed data set.
+
+    Attributes:
+        splits: Number of splits.
+        rows: Rows of the lane grid (one a rank).
+        columns: Columns of the lane grid (one a worker).
+        seed: The run's seed.
+        epoch: Number of the epoch.
+        shuffle: Whether splits are permuted.
+        share: Whether lanes without a split share one (`end="cycle"`), in place of being empty.
+    """
+
+    splits: int
+    rows: int
+    columns: int
+    seed: int = 0
+    epoch: int = 0
+    shuffle: bool = False
+    share: bool = False
+
+    def lane(self, row: int, column: int, turn: int = 0) -> NDArray[np.int64]:
+        """The splits of a lane in the order of reading, int64.
+
+        Dealt by turns, one to each rank before a second to any.
+        """
+        order = np.arange(self.splits, dtype=np.int64)
+        if self.shuffle:
+            order = permutation(self.splits, "splits", self.seed, self.epoch, turn)
+        number = column * self.rows + row
+        if number >= self.splits > 0 and self.share:
+            return order[number % self.splits :][:1]
+        return order[number :: self.rows * self.columns]
+
+    def shared(self, row: int, column: int) -> bool:
+        """Whether a lane only repeats what another delivers."""
+        return self.share and column * self.rows + row >= self.splits
+
+    def window_key(self, row: int, column: int, cursor: Cursor) -> tuple[int | str, ...]:
+        """What the permutation of the window that begins at this cursor is keyed by."""
+        return ("window", self.seed, self.epoch, cursor.turn, row, column, cursor.split, cursor.record)
