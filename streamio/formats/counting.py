@@ -1,0 +1,85 @@
+"""Reads the footers of all shards, in parallel, each rank its share, and joins what they tell to one list of splits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from streamio.formats.base import CorruptError
+from streamio.observe.drops import Drop
+from streamio.plan.indexed import IndexedSplits
+from streamio.storage.faults import shown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from streamio.formats.base import Counts, IndexedFormat, Source
+    from streamio.storage.shards import Shard, ShardList
+
+#: Footers read at once by one rank; each is a request or two of a few KiB.
+THREADS = 16
+
+_FIELDS = ("shard", "part", "first", "records", "nbytes", "wire")
+
+
+def count_share(
+    format: IndexedFormat,  # noqa: A002 - the word of the field
+    shards: ShardList,
+    source: Callable[[Shard], Source],
+    rank: int,
+    ranks: int,
+) -> bytes:
+    """Count the shards `rank`, `rank + ranks`, ... and return the outcome as an Arrow IPC stream for `join_counts`.
+
+    Raises:
+        FormatError: A shard does not go with the options.
+        ReadError: A footer can't be read.
+    """
+    import pyarrow as pa
+
+    mine = range(rank, len(shards), ranks)
+    rows: dict[str, list[int]] = {name: [] for name in _FIELDS}
+    errors: list[str | None] = []
+    with ThreadPoolExecutor(min(THREADS, max(1, len(mine))), "streamio-count") as threads:
+        for index, counts in zip(mine, threads.map(lambda i: _count(format, source(shards[i])), mine), strict=True):
+            if isinstance(counts, str):
+                entries = [(index, -1, 0, 0, 0, 0)]
+                errors.append(counts)
+            else:
+                first = np.concatenate(([0], np.cumsum(counts.records)))[:-1].tolist() if counts.records else []
+                columns = zip(first, counts.records, counts.nbytes, counts.wire, strict=True)
+                entries = [(index, part, *values) for part, values in enumerate(columns)]
+                errors += [None] * len(entries)
+            for entry in entries:
+                for name, value in zip(_FIELDS, entry, strict=True):
+                    rows[name].append(int(value))
+    arrays: dict[str, pa.Array] = {name: pa.array(values, pa.int64()) for name, values in rows.items()}
+    table = pa.table({**arrays, "error": pa.array(errors, pa.string())})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def join_counts(parts: list[bytes], shards: ShardList) -> tuple[IndexedSplits, list[Drop]]:
+    """All ranks' outcomes as one list of splits in the order of the shards, and the shards that could not be opened."""
+    import pyarrow as pa
+
+    table = pa.concat_tables([pa.ipc.open_stream(part).read_all() for part in parts])
+    table = table.sort_by([("shard", "ascending"), ("part", "ascending")]).combine_chunks()
+    columns = {name: np.asarray(table[name].to_numpy(), dtype=np.int64) for name in _FIELDS}
+    corrupt = np.flatnonzero(columns["part"] < 0).tolist()
+    messages = table["error"]
+    drops = [Drop("corrupt", shown(shards[int(columns["shard"][i])].url), "", messages[i].as_py()) for i in corrupt]
+    keep = columns["records"] > 0
+    return IndexedSplits(**{name: columns[name][keep] for name in _FIELDS}), drops
+
+
+def _count(format: IndexedFormat, source: Source) -> Counts | str:  # noqa: A002
+    try:
+        return format.count(source)
+    except CorruptError as error:
+        return str(error)

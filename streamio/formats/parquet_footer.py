@@ -1,0 +1,202 @@
+"""Parquet footers: read and checked, the byte ranges that they tell, and a cache of them.
+
+Rows are decoded in `parquet.py`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from streamio.errors import FormatError
+from streamio.formats.base import CorruptError, Source
+from streamio.formats.sparsefile import SparseFile
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+_TAIL = 1 << 16  # bytes read in the hope that they hold the whole footer
+_NEAR = 1 << 19  # a gap that costs less to read than another request does
+_CACHED = 1 << 23  # bytes of footers, as they lie in the files, that are kept decoded
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What is known of a shard before its rows are read.
+
+    Attributes:
+        metadata: The decoded footer, walked by pyarrow without an error.
+        leaves: Numbers of the wanted column chunks.
+        whole: All of a small file, which came along with its footer; else empty.
+    """
+
+    metadata: pq.FileMetaData
+    leaves: tuple[int, ...]
+    whole: bytes
+
+
+class Footers:
+    """Decoded footers by URL and size, the least recently used leave first. Pickles as an empty one."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._footers: OrderedDict[tuple[str, int], Footer] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, source: Source) -> Footer | None:
+        """The footer of a shard, if it is here."""
+        key = (source.url, source.size)
+        with self._lock:
+            if key in self._footers:
+                self._footers.move_to_end(key)
+            return self._footers.get(key)
+
+    def put(self, source: Source, footer: Footer) -> None:
+        """Keep the footer of a shard."""
+        with self._lock:
+            replaced = self._footers.pop((source.url, source.size), None)
+            self._bytes += _weight(footer) - (_weight(replaced) if replaced else 0)
+            self._footers[source.url, source.size] = footer
+            while self._bytes > _CACHED and len(self._footers) > 1:
+                self._bytes -= _weight(self._footers.popitem(last=False)[1])
+
+    def __reduce__(self) -> tuple[type[Footers], tuple[()]]:
+        return (Footers, ())
+
+
+def read_footer(source: Source, columns: tuple[str, ...] | None) -> Footer:
+    """Read and check a footer: one read of 64 KiB, and a second one where it is longer.
+
+    Args:
+        source: The shard.
+        columns: The wanted columns; None for all.
+
+    Raises:
+        CorruptError: The file is not parquet, is cut short, or its footer is damaged or encrypted.
+        FormatError: A wanted column is not in the file, or two wanted columns have one name.
+    """
+    metadata, names, whole = _read(source)
+    return Footer(metadata, _leaves(metadata, names, columns, source.url), whole)
+
+
+def column_chunks(source: Source, footer: Footer, split: int) -> list[tuple[int, int, int]]:
+    """Of each wanted column chunk of a row group: first byte, byte after the last, bytes decompressed.
+
+    Raises:
+        CorruptError: One is said to lie outside the file.
+    """
+    group = footer.metadata.row_group(split)
+    chunks = []
+    for leaf in footer.leaves:
+        chunk = group.column(leaf)
+        start = chunk.data_page_offset
+        if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
+            start = chunk.dictionary_page_offset
+        chunks.append((start, start + chunk.total_compressed_size, chunk.total_uncompressed_size))
+    if not all(0 <= start <= stop <= source.size for start, stop, _ in chunks):
+        raise CorruptError("its bytes are said to lie outside the file", f"row group {split}")
+    return chunks
+
+
+def joined(chunks: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
+    """The byte ranges of column chunks, near ones as one."""
+    ranges: list[tuple[int, int]] = []
+    for start, stop, _ in sorted(chunks):
+        if ranges and start - ranges[-1][1] <= _NEAR:
+            ranges[-1] = (ranges[-1][0], max(stop, ranges[-1][1]))
+        else:
+            ranges.append((start, stop))
+    return ranges
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _weight(footer: Footer) -> int:
+    return int(footer.metadata.serialized_size) + len(footer.whole)
+
+
+def _read(source: Source) -> tuple[pq.FileMetaData, list[str], bytes]:
+    """The footer, the names of the top-level columns, and the whole file where it came along."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    size = source.size
+    if size < 12:
+        raise CorruptError(f"not a parquet file: it has {size} bytes" if size else "the file is empty")
+    start = max(0, size - _TAIL)
+    tail = source.read(start, size)
+    magic = tail[-4:]
+    if magic == b"PARE":
+        raise CorruptError("its footer is encrypted, which streamio does not read")
+    if magic != b"PAR1":
+        raise CorruptError("not a parquet file, or cut short: it does not end in PAR1")
+    begin = size - 8 - int.from_bytes(tail[-8:-4], "little")
+    if begin < 4:
+        raise CorruptError("its footer is damaged: it is said to be longer than the file")
+    footer = source.read(begin, start) + tail if begin < start else tail
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(footer))
+        names = list(metadata.schema.to_arrow_schema().names)
+        _walk(metadata)
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        raise CorruptError(f"its footer can't be decoded: {first_line(error)}") from error
+    records = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+    if sum(records) != metadata.num_rows or min(records, default=0) < 0:
+        raise CorruptError("its footer is damaged: its row groups do not add up to its records")
+    return metadata, names, (b"" if start else tail)
+
+
+def _walk(metadata: pq.FileMetaData) -> None:
+    """Have pyarrow look at every column chunk's metadata where it catches what is wrong with them.
+
+    `RowGroupMetaData.column` does not: it ends the process on a damaged footer, and on an encrypted column. Here the
+    reader plans its reads, which looks at all of them, and is stopped at the first.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = pa.PythonFile(SparseFile(_NoSource()), mode="r")
+    reader = pq.ParquetFile(file, metadata=metadata, pre_buffer=True)
+    with suppress(_StopReadingError):
+        reader.read_row_groups(range(metadata.num_row_groups), use_threads=False)
+
+
+class _StopReadingError(Exception):
+    pass
+
+
+class _NoSource:
+    size = 1 << 62
+
+    def read(self, start: int, stop: int) -> bytes:
+        raise _StopReadingError
+
+
+def _leaves(metadata: pq.FileMetaData, names: list[str], columns: tuple[str, ...] | None, url: str) -> tuple[int, ...]:
+    """The numbers of the column chunks that hold the wanted columns."""
+    wanted = set(names if columns is None else columns)
+    twice = [name for name, count in Counter(names).items() if count > 1 and name in wanted]
+    if twice:
+        raise FormatError(
+            f"{url} has several columns of the name {twice[0]!r}, and a record can hold but one:"
+            " name the columns that you want by columns="
+        )
+    found: set[str] = set()
+    leaves = []
+    for number in range(metadata.num_columns):
+        path = metadata.schema.column(number).path
+        ends = [place for place, letter in enumerate(path) if letter == "."]
+        hits = {path[:end] for end in [*ends, len(path)]} & wanted
+        if hits:
+            found |= hits
+            leaves.append(number)
+    missing = [] if columns is None else [column for column in columns if column not in found]
+    if missing:
+        raise FormatError(f"{url} has no column {missing[0]!r}; it has {', '.join(map(repr, names))}")
+    return tuple(leaves)
