@@ -1,0 +1,293 @@
+"""StreamingDataset: the user's options, checked once, and the joints between discovery, plan and reading."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import get_worker_info
+
+from streamio.distributed import DistributedIterableDataset
+from streamio.errors import TopologyError
+from streamio.group import Group
+from streamio.loader.spec import End, OnDrop, Spec
+from streamio.plan import Grid, IndexedSplits
+from streamio.settle import Settled, What, settle
+from streamio.storage.reader import ReadSettings
+from streamio.storage.retry import Retry
+from streamio.topology import resolve_topology
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from streamio.observe.drops import Drop
+    from streamio.topology import Topology
+
+#: Slots of a window where record sizes are not known before reading.
+STREAMED_WINDOW = 1000
+
+
+class StreamingDataset(DistributedIterableDataset):
+    """Records that lie in an object store, dealt to ranks and workers in an order that belongs to the data.
+
+    Nothing is read or listed at construction. The first iterator (or `prepare()`) settles the topology, the listing
+    and the counts; where `torch.distributed` is initialised all ranks do that together.
+
+    Args:
+        urls: A URL, glob (`**` included), folder or path, or a list of these; anything that fsspec opens.
+        columns: Columns (parquet) or keys (JSON lines) to read; all by default.
+        shuffle: Whether to permute splits, and records within windows.
+        seed: Seed of the permutation; with the epoch it decides the order.
+        storage_options: Passed to fsspec, and carried over to obstore for s3:// and gs://.
+        format: Name of a format where suffixes do not tell (`"parquet"`, `"jsonl"`, `"tar"`).
+        decode: For tar: functions from bytes to a value by member extension (`{"json": json.loads, "cls": int}`).
+        map: Applied to each record where it is read. A parameter named `rng` gets a `numpy.random.Generator` keyed by
+            (seed, epoch, slot). Raise `DropRecord` in it to leave a record out.
+        provenance: Whether records carry `__shard__` (URL) and `__index__` (row of a parquet file, sample of a
+            tar, byte offset of a line).
+        end: `"even"`: every rank makes the same number of steps, padded where needed (default where counts are known).
+            `"exact"`: every record once and no padding (default on one rank where they are not). `"cycle"`: endless.
+        on_drop: `"refill"` puts a good record of the same batch in a dropped one's slot (default), `"short"`
+            leaves batches shorter
+            (default with `end="exact"`). Streamed formats read on instead.
+        max_drops: Dropped records that the run bears: a count, or a fraction of what was read (a float below
+            1). None bears all.
+        shuffle_bytes: Memory for shuffling, in bytes per process; decides the window of a new run. Default 64 MiB.
+        window: Records that are permuted together, in place of `shuffle_bytes`.
+        prefetch_bytes: Bytes read ahead per process. Default 64 MiB.
+        retry: How storage calls are retried.
+        rank: Data-parallel rank, with `world_size`, in place of what is found.
+        world_size: Number of data-parallel ranks.
+        device_mesh: A mesh with dimension names; ranks along other than data-parallel dimensions get the same records.
+        dp_dims: Names of its data-parallel dimensions, where they are not named as usual.
+        process_group: The data-parallel group, in place of all ranks.
+        group_timeout: Seconds to wait for other ranks in what all do together. Default 600.
+        name: Stands in log messages. Default: the first URL's last part.
+
+    Raises:
+        ValueError: An option that can't be, named.
+        TopologyError: Topology arguments that do not go together.
+    """
+
+    def __init__(
+        self,
+        urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        columns: Sequence[str] | None = None,
+        shuffle: bool = False,
+        seed: int = 0,
+        storage_options: Mapping[str, Any] | None = None,
+        format: str | None = None,  # noqa: A002 - the word of the field
+        decode: Mapping[str, Callable[[bytes], Any]] | None = None,
+        map: Callable[..., Any] | None = None,  # noqa: A002 - the word of the field
+        provenance: bool = False,
+        end: End | None = None,
+        on_drop: OnDrop | None = None,
+        max_drops: int | float | None = None,
+        shuffle_bytes: int = 64 << 20,
+        window: int | None = None,
+        prefetch_bytes: int = 64 << 20,
+        retry: Retry | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        device_mesh: DeviceMesh | None = None,
+        dp_dims: str | Sequence[str] | None = None,
+        process_group: ProcessGroup | None = None,
+        group_timeout: float = 600.0,
+        name: str | None = None,
+    ) -> None:
+        self.urls = _checked_urls(urls)
+        super().__init__(name or self.urls[0].rstrip("/").rsplit("/", 1)[-1] or "dataset", num_workers=0)
+        _one_of("end", end, ("even", "exact", "cycle"))
+        _one_of("on_drop", on_drop, ("refill", "short"))
+        _positive(
+            shuffle_bytes=shuffle_bytes,
+            prefetch_bytes=prefetch_bytes,
+            window=window,
+            group_timeout=group_timeout,
+        )
+        if not isinstance(seed, int) or isinstance(seed, bool):
+            raise TypeError(f"seed={seed!r} must be an int.")
+        if isinstance(columns, str):
+            raise TypeError(f"columns={columns!r} must be a list of names, as in columns=[{columns!r}].")
+        if max_drops is not None and (max_drops < 0 or (isinstance(max_drops, float) and max_drops >= 1)):
+            raise ValueError(
+                f"max_drops={max_drops!r} must be a count (an int of 0 or more) or a fraction (a float from 0 to "
+                "below 1)."
+            )
+        options: dict[str, Any] = {}
+        if columns is not None:
+            options["columns"] = tuple(columns)
+        if decode is not None:
+            options["decode"] = dict(decode)
+        read = ReadSettings(
+            storage_options=dict(storage_options or {}), retry=retry or Retry(), prefetch_bytes=prefetch_bytes
+        )
+        self._what = What(self.urls, format, options, read)
+        self.shuffle = shuffle
+        self.seed = seed
+        self.end: End | None = end
+        self.on_drop: OnDrop | None = on_drop
+        self.max_drops = max_drops
+        self.window = window
+        self.shuffle_bytes = shuffle_bytes
+        self.map = map
+        self.provenance = provenance
+        self.epoch = 0
+        self._group_timeout = group_timeout
+        self._settled: Settled | None = None
+        # A mesh or group is asked now and not kept. What is found by itself is asked for at the first iterator: the
+        # process group is often made after the data set.
+        self._topology: Topology | None = None
+        if not (
+            rank is None and world_size is None and device_mesh is None and dp_dims is None and process_group is None
+        ):
+            self._topology = resolve_topology(
+                rank=rank,
+                world_size=world_size,
+                device_mesh=device_mesh,
+                dp_dims=dp_dims,
+                process_group=process_group,
+            )
+
+    def set_epoch(self, epoch: int = 0) -> None:  # the base class calls it a seed
+        """Choose the epoch that the next iterator reads, from 0 on."""
+        if epoch < 0:
+            raise ValueError(f"epoch={epoch} must be 0 or more.")
+        self.epoch = int(epoch)
+
+    def get_data_paths(self, *args: Any, **kwargs: Any) -> Sequence[str]:
+        """URLs of all shards, sorted."""
+        return [shard.url for shard in self.prepare().shards]
+
+    def prepare(self) -> Settled:
+        """Settle topology, listing and counts now; later calls return at once.
+
+        All ranks of a process group call it together.
+
+        Raises:
+            StreamioError: Nothing found, no access, an unknown format and the like.
+        """
+        if self._settled is None:
+            topology = self.topology
+            self._settled = settle(self._what, topology, Group(topology, self._group_timeout))
+            self.local_rank, self.world_size = topology.rank, topology.world_size
+        return self._settled
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether everything has been settled."""
+        return self._settled is not None
+
+    @property
+    def topology(self) -> Topology:
+        """Whose part this process reads; asked for anew until the data set is prepared."""
+        return self._settled.topology if self._settled else self._topology or resolve_topology()
+
+    @property
+    def group(self) -> Group:
+        """The ranks that act together."""
+        return Group(self.prepare().topology, self._group_timeout)
+
+    def spec(self, batch: int, columns: int, *, drop_last: bool, window: int | None = None) -> Spec:
+        """Everything that a worker needs to make batches.
+
+        Args:
+            batch: Global batch size.
+            columns: Columns of the lane grid.
+            drop_last: Whether short batches are left out.
+            window: The window of a run that is resumed.
+
+        Raises:
+            TopologyError: The batch can't be shared by the ranks, or `end` does not go with the data.
+        """
+        settled = self.prepare()
+        topology = settled.topology
+        grid = Grid(topology.world_size, columns, batch)
+        end = self._end(settled)
+        return Spec(
+            shards=settled.shards,
+            splits=settled.splits,
+            format=settled.format,
+            read=self._what.read,
+            grid=grid,
+            rows=grid.rows_of(topology.rank, topology.world_size),
+            seed=self.seed,
+            shuffle=self.shuffle,
+            window=window or self._window(settled),
+            window_bytes=self.shuffle_bytes,
+            end=end,
+            drop_last=drop_last,
+            on_drop=self.on_drop or ("short" if end == "exact" else "refill"),
+            map=self.map,
+            provenance=self.provenance,
+        )
+
+    def log_drop(self, drop: Drop) -> None:
+        """Count and log a drop as the base contract has it."""
+        self._log_drop(drop.reason, "%s%s: %s", drop.url, f" at {drop.position}" if drop.position else "", drop.message)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Records of this rank and, in a worker of a torch DataLoader, of this worker.
+
+        `streamio.DataLoader` does more.
+        """
+        from streamio.loader.plain import iterate
+
+        worker = get_worker_info()
+        number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        return iterate(self, number, workers)
+
+    def _end(self, settled: Settled) -> End:
+        """What happens at the end of an epoch, by default where the user said nothing."""
+        indexed = isinstance(settled.splits, IndexedSplits)
+        if indexed:
+            return self.end or "even"
+        if self.end == "even" or (self.end is None and settled.topology.world_size > 1):
+            raise TopologyError(
+                f"{self.dataset_name}: {settled.format.name} shards do not tell how many records they hold, so "
+                "ranks can't be given the same "
+                f'number of steps beforehand. Say end="exact" (every record once; ranks may end at different steps) or '
+                f'end="cycle" (endless; stop by steps). An index (`streamio index`) or parquet would make '
+                'end="even" possible.'
+            )
+        return self.end or "exact"
+
+    def _window(self, settled: Settled) -> int:
+        """Records that are permuted together in a run that begins now; the same on every rank."""
+        if self.window is not None:
+            return self.window
+        splits = settled.splits
+        if not isinstance(splits, IndexedSplits):
+            return STREAMED_WINDOW
+        mean = max(1.0, float(splits.nbytes.sum()) / float(splits.records.sum()))
+        return max(1, int(self.shuffle_bytes / mean))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickled for a worker, the data set is settled first: a worker asks nobody."""
+        if self._settled is None and get_worker_info() is None:
+            self.prepare()
+        return self.__dict__.copy()
+
+
+def _checked_urls(urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    several = [urls] if isinstance(urls, (str, os.PathLike)) else list(urls)
+    if not several:
+        raise ValueError("urls is empty: give at least one URL, glob or folder.")
+    for url in several:
+        if not isinstance(url, (str, os.PathLike)) or not str(url).strip():
+            raise TypeError(f"urls holds {url!r}, which is no URL: give strings or paths.")
+    return [os.fspath(url) for url in several]
+
+
+def _one_of(name: str, value: str | None, allowed: tuple[str, ...]) -> None:
+    if value is not None and value not in allowed:
+        raise ValueError(f"{name}={value!r} is not known; use one of {', '.join(map(repr, allowed))}.")
+
+
+def _positive(**values: float | None) -> None:
+    for name, value in values.items():
+        if value is not None and not value > 0:
+            raise ValueError(f"{name}={value!r} must be more than 0.")

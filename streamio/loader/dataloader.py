@@ -1,0 +1,376 @@
+"""DataLoader: torch's own, with a place in the run that can be saved and taken up again.
+
+Settles everything global in this process, hands out batch numbers to workers, and notes what was delivered.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import weakref
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from multiprocessing.context import BaseContext
+from typing import Any
+
+import torch
+import torch.utils.data
+
+from streamio.dataset import StreamingDataset
+from streamio.errors import StatusError, TopologyError
+from streamio.loader.iterator import LoaderIterator
+from streamio.loader.ledger import Ledger
+from streamio.loader.pool import InProcess, Pool, Processes, start_context
+from streamio.loader.schedule import ByNumber, ByTurns, Schedule
+from streamio.loader.server import Answer, SpecWork
+from streamio.loader.spec import Spec, Start
+from streamio.loader.state import ALLOWABLE, State, differences, plan_inputs
+from streamio.loader.torch_private import accelerated, pin
+from streamio.loader.worker import WorkerArguments
+from streamio.observe.stats import Stats
+from streamio.plan import START
+from streamio.together import shared
+
+logger = logging.getLogger(__name__)
+
+#: Records that one request asks for where they are delivered one by one.
+RECORDS_AT_ONCE = 64
+
+
+class DataLoader(torch.utils.data.DataLoader[Any]):
+    """Delivers the batches of a `StreamingDataset`.
+
+    Args:
+        dataset: The data set.
+        batch_size: Records per rank and batch. None delivers records one by one.
+        global_batch_size: Records per batch over all ranks, in place of `batch_size`.
+        num_workers: Worker processes; 0 makes batches in this process, read ahead in threads.
+        collate_fn: Applied to each batch's list of records where it is made. Default: the list as it is.
+        drop_last: Whether the short last batch is left out.
+        pin_memory: Whether tensors are put into page-locked memory, where there is an accelerator.
+        timeout: Seconds to wait for a worker's batch; 0 waits as long as the worker lives.
+        worker_init_fn: Called in each worker with its number.
+        multiprocessing_context: How workers are started. Default: fork while that is safe, else forkserver.
+        generator: Source of the workers' base seed.
+        prefetch_factor: Batches that each worker makes ahead. Default 2.
+        persistent_workers: Whether workers live on between epochs.
+
+    Raises:
+        TopologyError: A global batch size that the ranks can't share.
+        ValueError: As torch's own DataLoader.
+    """
+
+    dataset: StreamingDataset
+
+    def __init__(
+        self,
+        dataset: StreamingDataset,
+        batch_size: int | None = 1,
+        *,
+        global_batch_size: int | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        drop_last: bool = False,
+        pin_memory: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: str | BaseContext | None = None,
+        generator: torch.Generator | None = None,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+    ) -> None:
+        if not isinstance(dataset, StreamingDataset):
+            raise TypeError(f"dataset is a {type(dataset).__name__}; streamio.DataLoader delivers a StreamingDataset.")
+        if global_batch_size is not None:
+            if batch_size not in (1, None):
+                raise ValueError(
+                    f"batch_size={batch_size} and global_batch_size={global_batch_size} say the same: give one."
+                )
+            batch_size = global_batch_size
+        super().__init__(
+            dataset,
+            batch_size=batch_size,
+            num_workers=num_workers,
+            collate_fn=collate_fn,
+            drop_last=drop_last,
+            pin_memory=pin_memory,
+            timeout=timeout,
+            worker_init_fn=worker_init_fn,
+            multiprocessing_context=multiprocessing_context,
+            generator=generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+        )
+        self._collate = collate_fn
+        self._global_batch = global_batch_size
+        self._spec: Spec | None = None
+        self._pool: Pool | None = None
+        self._active: weakref.ref[LoaderIterator] | None = None
+        self._armed: State | None = None
+        self._allow: frozenset[str] = frozenset()
+        self._difference = ""
+        self._run: str | None = None
+        self._place = Start(dataset.epoch)
+        self._step = 0
+        #: What was delivered and dropped.
+        self.ledger = Ledger(dataset.max_drops, dataset.log_drop)
+        self._footers_counted = False
+
+    # Where the run stands
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch; after the last batch of an epoch, the one behind it."""
+        return self._place.epoch
+
+    @property
+    def step(self) -> int:
+        """Batches delivered since the run began, over all epochs."""
+        return self._step
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iterator reads.
+
+        A place in that epoch that has been loaded is kept; one in another epoch is given up with a warning.
+        """
+        if self._armed is not None and self._armed.start.epoch != epoch:
+            logger.warning(
+                "set_epoch(%d) gives up the loaded place: epoch %d, batch %d. Loop over range(loader.epoch, ...) "
+                "to go on from it.",
+                epoch, self._armed.start.epoch, self._armed.start.k,
+            )  # fmt: skip
+            self._armed = None
+        self.dataset.set_epoch(epoch)
+        if self._armed is None:
+            self._place = Start(epoch)
+
+    def __len__(self) -> int:
+        """Batches that this rank is given in a whole epoch. Before the first iterator all ranks ask together.
+
+        Raises:
+            TypeError: It is not known beforehand (streamed formats, `end="cycle"`).
+        """
+        spec = self._settle()
+        if not spec.indexed or spec.end == "cycle":
+            why = (
+                'end="cycle" is endless'
+                if spec.end == "cycle"
+                else f"{spec.format.name} shards do not tell how many records they hold"
+            )
+            raise TypeError(f"This loader has no len(): {why}.")
+        plan = spec.indexed_plan(self.epoch)
+        short = 0 if spec.drop_last or plan.steps == plan.full else 1
+        if short and spec.end == "exact" and not any(len(plan.tail(row)) for row in spec.rows):
+            short = 0
+        return plan.full + short
+
+    def stats(self, *, all_ranks: bool = False) -> Stats:
+        """What was delivered so far, of all workers.
+
+        Args:
+            all_ranks: Sum over all ranks; all of them call it together then.
+        """
+        stats = self.ledger.stats()
+        if not all_ranks:
+            return stats
+        parts = shared(self.dataset.group, lambda: json.dumps(stats.to_json()).encode(), "summing the stats")
+        return sum((Stats(**json.loads(part)) for part in parts), Stats())
+
+    def state_dict(self) -> dict[str, str]:
+        """The place behind the last batch delivered, as one JSON string. Cheap, and no call to other ranks."""
+        return {"streamio": json.dumps(self.state().to_json(), sort_keys=True)}
+
+    def load_state_dict(self, state_dict: dict[str, str], *, allow: Collection[str] = ()) -> None:
+        """Let the next iterator begin at a place that `state_dict` told.
+
+        Args:
+            state_dict: From `state_dict`.
+            allow: What may differ from then: `"data"`, `"seed"`, `"shuffle"`, `"window"`, `"end"`,
+                `"drop_last"`, `"on_drop"`.
+
+        Raises:
+            StatusError: It is no state of ours, or does not fit. Where nothing has been listed yet, fitting is
+                checked by the next iterator.
+        """
+        try:
+            value = json.loads(state_dict["streamio"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise StatusError(f"This is no state of a streamio loader: {type(error).__name__}: {error}.") from None
+        self.adopt(State.from_json(value, self.dataset.topology.rank), allow)
+
+    def state(self) -> State:
+        """The place behind the last batch delivered."""
+        if self._armed is not None:
+            return self._armed
+        if not self.dataset.is_prepared:  # nothing was delivered; to settle now would be a call to other ranks
+            return State(self._run or "", self._step, self._place, {}, "", 0, self.dataset.topology.rank)
+        spec = self._settle()
+        settled = self.dataset.prepare()
+        place = self._place
+        if spec.indexed and spec.end != "cycle" and place.k >= spec.steps(place.epoch):
+            place = Start(place.epoch + 1)
+        if not spec.indexed and not place.cursors:
+            place = replace(place, cursors=(START,) * spec.grid.columns)
+        return State(
+            run=self._run or settled.run,
+            step=self._step,
+            start=place,
+            plan=plan_inputs(spec),
+            digest=settled.shards.digest,
+            shards=len(settled.shards),
+            rank=settled.topology.rank,
+        )
+
+    def adopt(self, state: State, allow: Collection[str] = (), difference: str = "") -> None:
+        """Let the next iterator begin at a state.
+
+        Args:
+            state: The state.
+            allow: As for `load_state_dict`.
+            difference: What is known to have changed in the data since, by name.
+
+        Raises:
+            StatusError: It does not fit. Where nothing has been listed yet, that is found by the next iterator.
+            ValueError: `allow` holds what can't be allowed.
+        """
+        unknown = set(allow) - set(ALLOWABLE)
+        if unknown:
+            raise ValueError(f"allow={sorted(unknown)} is not known; it may hold {', '.join(ALLOWABLE)}.")
+        self._close_active()
+        self._forget_spec()  # the state's window may be another
+        self._armed, self._allow, self._difference = state, frozenset(allow), difference
+        if self.dataset.is_prepared:
+            self._settle()
+        self._run, self._step, self._place = state.run or None, state.step, state.start
+        self.dataset.set_epoch(state.start.epoch)
+
+    # Iteration
+
+    def __iter__(self) -> Any:
+        """The batches of an epoch: from the loaded place on, else from its beginning."""
+        spec = self._settle()
+        self._close_active()
+        start = self._armed.start if self._armed is not None else Start(self._place.epoch)
+        self._armed = None
+        if not spec.indexed and not start.cursors:
+            start = replace(start, cursors=(START,) * spec.grid.columns)
+        pool = self._pool or self._new_pool(spec)
+        self._pool = pool if self.persistent_workers else None
+        pool.begin(start)
+        self._place = start
+        self._schedule = self._new_schedule(spec, start, pool.workers)
+        iterator = LoaderIterator(
+            pool,
+            self._schedule,
+            self,
+            prefetch=(self.prefetch_factor or 2) if self.num_workers else 1,
+            chunk=RECORDS_AT_ONCE if self.batch_size is None else 1,
+            finish=pin if self.pin_memory and accelerated() else None,
+            release=lambda failed: self._release(pool, failed),
+        )
+        self._active = weakref.ref(iterator)
+        return iterator
+
+    def delivered(self, answer: Answer, *, of_epoch: bool) -> None:
+        """Note what an answer brought; called by the iterator."""
+        place, schedule = self._place, self._schedule
+        if isinstance(schedule, ByTurns):
+            place = replace(
+                place,
+                cursors=tuple(schedule.cursors),
+                ended=frozenset(schedule.ended),
+                column=schedule.column,
+            )
+        self._place = replace(place, k=place.k + of_epoch)
+        self._step += of_epoch
+        self.ledger.add(answer)
+
+    def finished(self) -> None:
+        """The epoch is over: the next one is up; called by the iterator."""
+        self._place = Start(self._place.epoch + 1)
+        self.dataset.set_epoch(self._place.epoch)
+
+    def waited(self, seconds: float) -> None:
+        """Count waiting time; called by the iterator."""
+        self.ledger.waited(seconds)
+
+    # Parts
+
+    def _settle(self) -> Spec:
+        """The spec for the options and the topology, made once; an armed state is checked against it."""
+        if self._spec is not None:
+            return self._spec
+        dataset = self.dataset
+        settled = dataset.prepare()
+        world = settled.topology.world_size
+        if self._global_batch is not None:
+            if self._global_batch % world:
+                below = self._global_batch - self._global_batch % world
+                near = " or ".join(str(n) for n in (below, below + world) if n)
+                raise TopologyError(
+                    f"global_batch_size={self._global_batch} can't be shared evenly by {world} ranks. The nearest "
+                    f"that can: {near}."
+                )
+            batch = self._global_batch
+        else:
+            batch = (self.batch_size or 1) * world
+        window = None
+        if self._armed is not None and "window" not in self._allow:
+            window = self._armed.plan.get("window")
+        spec = dataset.spec(batch, max(1, self.num_workers), drop_last=self.drop_last, window=window)
+        if spec.indexed and not spec.steps(0):
+            slots = spec.indexed_plan(0).slots
+            raise TopologyError(
+                f"drop_last=True leaves nothing: {slots} records are fewer than a global batch of {batch}."
+            )
+        if self._armed is not None:
+            now = spec if dataset.window is None else replace(spec, window=dataset.window)
+            found = differences(self._armed, now, settled.shards.digest, self._allow, self._difference)
+            if found:
+                self._armed = None
+                raise StatusError(f"The saved place does not fit this loader: {'; '.join(found)}.")
+        elif self._run is None and settled.topology.rank == 0 and not self._footers_counted:
+            self._footers_counted = True  # by one rank for all, and not again in a run that is taken up
+            self.ledger.add_drops(settled.drops)
+        self._spec = spec
+        if not dataset.group.alone and spec.end == "exact":
+            logger.warning(
+                'end="exact" on %d ranks: they may end at different steps; don\'t wait for each other in the loop.',
+                world,
+            )
+        return spec
+
+    def _new_pool(self, spec: Spec) -> Pool:
+        work = SpecWork(spec)
+        batched = self.batch_size is not None
+        if not self.num_workers:
+            return InProcess(work, self._collate, batched=batched)
+        seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+        arguments = WorkerArguments(work, self._collate, batched, self.dataset, seed, self.worker_init_fn)
+        return Processes(arguments, self.num_workers, start_context(self.multiprocessing_context), self.timeout)
+
+    def _new_schedule(self, spec: Spec, start: Start, workers: int) -> Schedule:
+        if not spec.indexed:
+            return ByTurns(start, workers)
+        stop = None if spec.end == "cycle" else spec.steps(start.epoch)
+        return ByNumber(start.k, stop, workers)
+
+    def _release(self, pool: Pool, failed: bool) -> None:
+        """An iterator is done with its pool; workers that are to live on do so unless something broke."""
+        if pool is self._pool and not failed:
+            return
+        if pool is self._pool:
+            self._pool = None
+        pool.close()
+
+    def _close_active(self) -> None:
+        iterator = self._active() if self._active is not None else None
+        if iterator is not None:
+            iterator.close()
+        self._active = None
+
+    def _forget_spec(self) -> None:
+        self._spec = None
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None

@@ -1,0 +1,149 @@
+"""One pass of a loader over an epoch: keeps every worker busy and hands over batches in the plan's order."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from streamio.errors import StreamioError
+
+if TYPE_CHECKING:
+    from streamio.loader.pool import Pool
+    from streamio.loader.schedule import Schedule
+    from streamio.loader.server import Answer
+
+
+class Listener(Protocol):
+    """Who is told what happens: the loader."""
+
+    def delivered(self, answer: Answer, *, of_epoch: bool) -> None:
+        """An answer has come in its turn; raises to stop the run."""
+        ...
+
+    def finished(self) -> None:
+        """The epoch has come to its end."""
+        ...
+
+    def waited(self, seconds: float) -> None:
+        """The consumer has waited."""
+        ...
+
+
+class WorkerTraceback(Exception):  # noqa: N818 - shown as the cause of another error
+    """The traceback of an exception in a worker, as text."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""'
+
+
+class LoaderIterator(Iterator[Any]):
+    """An iterator over the batches of one epoch.
+
+    Args:
+        pool: Where batches are made.
+        schedule: Their order.
+        listener: Who is told.
+        prefetch: Requests that each worker may have open.
+        chunk: Batches asked for by one request.
+        finish: Applied to each batch in the training process (pinning).
+        release: Called once when the pool is not needed any more, with whether something failed.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        schedule: Schedule,
+        listener: Listener,
+        *,
+        prefetch: int,
+        chunk: int,
+        finish: Callable[[Any], Any] | None,
+        release: Callable[[bool], None],
+    ) -> None:
+        self._pool: Pool | None = pool
+        self._schedule = schedule
+        self._listener = listener
+        self._prefetch = prefetch
+        self._chunk = chunk
+        self._finish = finish
+        self._release = release
+        self._open = [0] * pool.workers
+        self._answers: list[deque[Answer]] = [deque() for _ in range(pool.workers)]
+        self._ended = False
+        self._fill()
+
+    def __next__(self) -> Any:
+        if self._ended:
+            raise StopIteration
+        if self._pool is None:
+            raise StreamioError(
+                "This iterator was closed, or a newer one of the same loader took over: a loader has one position, so "
+                "only its newest iterator goes on. Make a second DataLoader to read twice at once."
+            )
+        begun = time.perf_counter()
+        try:
+            batch = self._next()
+            return batch if self._finish is None else self._finish(batch)
+        except StopIteration:
+            self._ended = True
+            self.close()
+            self._listener.finished()
+            raise
+        except BaseException:
+            self.close(failed=True)
+            raise
+        finally:
+            self._listener.waited(time.perf_counter() - begun)
+
+    def close(self, *, failed: bool = False) -> None:
+        """Let go of the workers."""
+        if self._pool is not None:
+            self._pool = None
+            self._release(failed)
+
+    def __del__(self) -> None:
+        if getattr(self, "_pool", None) is not None:
+            self.close()
+
+    def _next(self) -> Any:
+        """The next batch that holds something."""
+        while (worker := self._schedule.due()) is not None:
+            answer = self._answer(worker)
+            if answer.failure is not None:
+                error, text = answer.failure
+                raise error from WorkerTraceback(text)
+            of_epoch = self._schedule.accept(answer)
+            if answer.ended:
+                self._answers[worker].clear()
+            self._listener.delivered(answer, of_epoch=of_epoch)
+            self._fill()
+            if answer.records:
+                return answer.batch
+        raise StopIteration
+
+    def _answer(self, worker: int) -> Answer:
+        answers = self._answers[worker]
+        if not answers:
+            assert self._pool is not None
+            answers.extend(self._pool.receive(worker))
+            self._open[worker] -= 1
+        return answers.popleft()
+
+    def _fill(self) -> None:
+        """Ask every worker for as much as it may have open, by turns, so that the first to be due is asked first."""
+        assert self._pool is not None
+        asking = True
+        while asking:
+            asking = False
+            for worker in range(self._pool.workers):
+                if self._open[worker] >= self._prefetch:
+                    continue
+                tokens: list[int] = []
+                while len(tokens) < self._chunk and (token := self._schedule.ask(worker)) is not None:
+                    tokens.append(token)
+                if tokens:
+                    self._pool.request(worker, tokens)
+                    self._open[worker] += 1
+                    asking = True

@@ -1,0 +1,97 @@
+"""What a loader delivered and dropped, over a run's resumes, and whether the run still bears its drops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from streamio.errors import TooManyDropsError
+from streamio.observe.drops import Drop, DropLog
+from streamio.observe.stats import Stats
+
+if TYPE_CHECKING:
+    from streamio.loader.server import Answer
+
+#: Records that a fraction given as `max_drops` is taken of at least, so that one bad record at the start stops nothing.
+FRACTION_FLOOR = 1000
+
+
+class Ledger:
+    """Counts of one rank since this process took up the run, and of all ranks before that.
+
+    Args:
+        limit: `max_drops`: a count, a fraction, or None.
+        tell: Called with the first drop of each place.
+
+    Attributes:
+        drops: Drops of this rank in this process.
+        drops_before: Drops of all ranks before.
+        delivered_before: Records that all ranks had been given before.
+    """
+
+    def __init__(self, limit: int | float | None, tell: Callable[[Drop], None]) -> None:
+        self._limit = limit
+        self._tell = tell
+        self._stats = Stats()
+        self.drops = DropLog()
+        self.drops_before = DropLog()
+        self.delivered_before = 0
+
+    @property
+    def delivered(self) -> int:
+        """Records that this rank was given in this process."""
+        return self._stats.records
+
+    def stats(self) -> Stats:
+        """The counts as they are now."""
+        return replace(self._stats, dropped=dict(self.drops.reasons))
+
+    def waited(self, seconds: float) -> None:
+        """Count waiting time."""
+        self._stats.wait_seconds += seconds
+
+    def add(self, answer: Answer) -> None:
+        """Count what was delivered.
+
+        Raises:
+            TooManyDropsError: The run does not bear its drops.
+        """
+        stats = self._stats
+        stats.records += answer.records
+        stats.batches += bool(answer.records)
+        stats.padded += answer.padded
+        stats.refilled += answer.refilled
+        stats.requests += answer.io.requests
+        stats.bytes_read += answer.io.bytes_read
+        stats.retries += answer.io.retries
+        self.add_drops(answer.drops)
+
+    def add_drops(self, drops: Iterable[Drop]) -> None:
+        """Count drops, tell of new places, and check this rank's share of what the run bears."""
+        before = self.drops.total
+        for drop in self.drops.add(drops):
+            self._tell(drop)
+        if self.drops.total > before:
+            self.check(self.drops_before.total + self.drops.total, self.delivered_before + self.delivered)
+
+    def take_up(self, drops: DropLog, delivered: int) -> None:
+        """Note what all ranks had dropped and delivered when the run was taken up."""
+        self.drops_before, self.delivered_before = drops, delivered
+
+    def check(self, dropped: int, delivered: int) -> None:
+        """Stop the run where more was dropped than `max_drops` bears.
+
+        Raises:
+            TooManyDropsError: It was.
+        """
+        limit = self._limit
+        if limit is None:
+            return
+        most = limit * max(FRACTION_FLOOR, dropped + delivered) if isinstance(limit, float) else limit
+        if dropped > most:
+            worst = self.drops.worst() or self.drops_before.worst()
+            raise TooManyDropsError(
+                f"{dropped} records were dropped and {delivered} delivered: more drops than max_drops={limit} bears. "
+                f"The worst places: {worst}. Mend or remove these shards, or raise max_drops."
+            )

@@ -1,0 +1,59 @@
+"""Iteration outside of our own loader: in a plain torch DataLoader's worker, torchdata's, or no loader at all.
+
+Columns come from the worker's number, records go out one by one, and the place is kept in the data set's own status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from streamio.loader.server import Server, SpecWork
+from streamio.loader.spec import Spec, Start
+from streamio.loader.state import lanes_from_json, lanes_to_json
+from streamio.plan import START
+
+if TYPE_CHECKING:
+    from streamio.dataset import StreamingDataset
+
+
+def iterate(dataset: StreamingDataset, number: int, workers: int) -> Iterator[Any]:
+    """The records of column `number` of `workers`, from the data set's status of that worker on."""
+    spec = dataset.spec(dataset.prepare().topology.world_size, workers, drop_last=False)
+    start = _start(dataset, spec, number, workers)
+    stop = None if spec.end == "cycle" or not spec.indexed else spec.steps(start.epoch)
+    k, lanes = start.k, start
+    server = Server(SpecWork(spec), None, batched=False)
+    server.begin(start)
+    try:
+        while (stop is None or k < stop) and number not in lanes.ended:
+            (answer,) = server.serve([k if spec.indexed else number])
+            if answer.failure is not None:
+                raise answer.failure[0]
+            for drop in answer.drops:
+                dataset.log_drop(drop)
+            place: dict[str, Any] = {"epoch": start.epoch}
+            if spec.indexed:
+                k += workers
+            else:
+                k += 1
+                cursors = [*lanes.cursors[:number], answer.cursor, *lanes.cursors[number + 1 :]]
+                lanes = Start(start.epoch, k, tuple(cursors), frozenset({number} if answer.ended else ()), number)
+                place["lanes"] = lanes_to_json(lanes)
+            # Before the record goes out: whoever asks in between is told where to go on behind it.
+            dataset._set_worker_resume_data_status(number, {**place, "k": k})  # noqa: SLF001
+            if answer.records:
+                yield answer.batch
+    finally:
+        server.close()
+    dataset.set_data_status(None)  # the next pass begins at the beginning
+
+
+def _start(dataset: StreamingDataset, spec: Spec, number: int, workers: int) -> Start:
+    """Where the status of this worker says, if it is of the epoch at hand; else the beginning."""
+    status = dataset._get_worker_data_status(number)  # noqa: SLF001
+    start = Start(dataset.epoch, number if spec.indexed else 0, (START,) * workers)
+    if status is None or status["epoch"] != dataset.epoch:
+        return start
+    start = Start(dataset.epoch, int(status["k"]), start.cursors)
+    return start if spec.indexed else lanes_from_json(start, status["lanes"])

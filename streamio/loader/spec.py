@@ -1,0 +1,121 @@
+"""What travels to a worker: everything that decides which bytes become which batch, as plain values.
+
+All of it is settled in the parent; a worker derives its lanes from it and asks nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from streamio.observe.drops import Drop
+from streamio.plan import Cursor, Grid, IndexedPlan, IndexedSplits, StreamedPlan, StreamedSplits
+
+if TYPE_CHECKING:
+    from streamio.formats.base import Format
+    from streamio.storage.reader import ReadSettings
+    from streamio.storage.shards import ShardList
+
+End: TypeAlias = Literal["even", "exact", "cycle"]
+OnDrop: TypeAlias = Literal["refill", "short"]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A data set, settled: what to read, in which order, and what to make of it.
+
+    Attributes:
+        shards: The listed shards.
+        splits: Their splits; the class tells the kind of plan.
+        format: How to decode them.
+        read: How to read them.
+        grid: The lane grid.
+        rows: Rows of the grid that this rank serves.
+        seed: The run's seed.
+        shuffle: Whether the order is permuted.
+        window: Slots that are permuted together.
+        window_bytes: Bytes at which a streamed window is closed early.
+        end: What happens at the end of an epoch.
+        drop_last: Whether short batches are left out.
+        on_drop: What becomes of a dropped record's slot.
+        map: The user's function on records.
+        provenance: Whether records carry `__shard__` and `__index__`.
+    """
+
+    shards: ShardList
+    splits: IndexedSplits | StreamedSplits
+    format: Format
+    read: ReadSettings
+    grid: Grid
+    rows: range
+    seed: int
+    shuffle: bool
+    window: int
+    window_bytes: int
+    end: End
+    drop_last: bool
+    on_drop: OnDrop
+    map: Callable[..., Any] | None
+    provenance: bool
+
+    @property
+    def indexed(self) -> bool:
+        """Whether record counts are known."""
+        return isinstance(self.splits, IndexedSplits)
+
+    def indexed_plan(self, epoch: int, turn: int = 0) -> IndexedPlan:
+        """The plan of one pass over an indexed data set."""
+        assert isinstance(self.splits, IndexedSplits)
+        records = self.splits.records
+        return IndexedPlan(records, self.grid, self.seed, epoch, self.shuffle, self.window, turn)
+
+    def streamed_plan(self, epoch: int) -> StreamedPlan:
+        """The plan of an epoch over a streamed data set."""
+        grid, share = self.grid, self.end == "cycle"
+        return StreamedPlan(len(self.splits), grid.rows, grid.columns, self.seed, epoch, self.shuffle, share)
+
+    def steps(self, epoch: int) -> int:
+        """Global batches of one pass over an indexed data set."""
+        plan = self.indexed_plan(epoch)
+        return plan.full if self.drop_last else plan.steps
+
+
+@dataclass
+class Made:
+    """One batch of this rank before it is collated, and what there is to tell about it.
+
+    Attributes:
+        values: The records, mapped.
+        drops: Places whose slots fell out of this batch.
+        refilled: Values that stand in for dropped ones.
+        padded: Values that stand where no slot is left.
+        cursor: Where the lane stands behind this batch (streamed), as JSON-ready values.
+        ended: The lane had nothing left: there is no batch.
+    """
+
+    values: list[Any] = field(default_factory=list)
+    drops: list[Drop] = field(default_factory=list)
+    refilled: int = 0
+    padded: int = 0
+    cursor: Any = None
+    ended: bool = False
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where an iteration begins.
+
+    Attributes:
+        epoch: The epoch.
+        k: Global batches of it that have been delivered.
+        cursors: Cursor of each of this rank's lanes by column (streamed).
+        ended: Columns whose lane has nothing left (streamed).
+        column: The column that is next (streamed).
+    """
+
+    epoch: int
+    k: int = 0
+    cursors: tuple[Cursor, ...] = ()
+    ended: frozenset[int] = frozenset()
+    column: int = 0

@@ -1,0 +1,163 @@
+"""A loader's place in a run as JSON-ready values, and the check that a state fits the data and options at hand.
+
+Says what was delivered, never what was read ahead; holds no counters, so that all ranks of an indexed run
+write the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import astuple, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from streamio.errors import StatusError
+from streamio.loader.spec import Start
+from streamio.plan import Cursor
+
+if TYPE_CHECKING:
+    from streamio.loader.spec import Spec
+
+VERSION = 1
+
+#: Plan inputs that decide which slots a place stands for, with what to call them.
+_TOPOLOGY = {
+    "kind": "the kind of plan",
+    "rows": "the number of ranks (rows of lanes)",
+    "columns": "the number of workers (columns of lanes)",
+    "batch": "the global batch size",
+}
+#: Plan inputs that a caller may let differ; the loader's own value holds then.
+_OPTIONS = ("seed", "shuffle", "window", "end", "drop_last", "on_drop")
+#: Everything that `allow=` may name.
+ALLOWABLE = ("data", *_OPTIONS)
+
+
+@dataclass(frozen=True)
+class State:
+    """A place in a run.
+
+    Attributes:
+        run: Name of the run, random, the same over all its resumes.
+        step: Batches delivered since the run began, over all epochs.
+        start: Where the next batch comes from.
+        plan: The plan's inputs, see `plan_inputs`; empty where nothing had been settled yet.
+        digest: Digest of the shard list; "" likewise.
+        shards: Number of shards.
+        rank: The data-parallel rank whose lanes `start` holds (streamed).
+    """
+
+    run: str
+    step: int
+    start: Start
+    plan: dict[str, Any]
+    digest: str
+    shards: int
+    rank: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON-ready values."""
+        plan, start = self.plan, self.start
+        value: dict[str, Any] = {
+            "version": VERSION,
+            "run": self.run,
+            "step": self.step,
+            "epoch": start.epoch,
+            "k": start.k,
+            "plan": plan,
+            "shards": {"digest": self.digest, "count": self.shards},
+            "generations": [[plan["rows"], plan["columns"], plan["batch"], start.k]] if plan else [],
+        }
+        if plan.get("kind") == "streamed":
+            value["lanes"] = {str(self.rank): {**lanes_to_json(start), "k": start.k, "step": self.step}}
+        return value
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], rank: int) -> State:
+        """The state that `to_json` gave, with the lanes of one rank.
+
+        Raises:
+            StatusError: It is of a newer version, or not a state.
+        """
+        version = value.get("version") if isinstance(value, dict) else None
+        if not isinstance(version, int):
+            raise StatusError("This is no state of a streamio loader: it has no version.")
+        if version > VERSION:
+            raise StatusError(
+                f"The state is of version {version}; this streamio reads up to {VERSION}. Install a newer one."
+            )
+        try:
+            start, step = Start(int(value["epoch"]), int(value["k"])), int(value["step"])
+            plan = dict(value["plan"])
+            if plan.get("kind") == "streamed":
+                lanes = value["lanes"].get(str(rank))
+                if lanes is None:
+                    raise StatusError(
+                        f"The state holds the lanes of ranks {', '.join(value['lanes'])} but not those of rank {rank}. "
+                        f"A streamed data set needs each rank's own state, or `Checkpoints`, which gathers them."
+                    )
+                start, step = lanes_from_json(replace(start, k=int(lanes["k"])), lanes), int(lanes["step"])
+            shards = value["shards"]
+            return cls(value["run"], step, start, plan, shards["digest"], int(shards["count"]), rank)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, StatusError):
+                raise
+            raise StatusError(f"The state is damaged: {type(error).__name__}: {error}.") from error
+
+
+def plan_inputs(spec: Spec) -> dict[str, Any]:
+    """What a plan is a function of, beside the shards and the place."""
+    return {
+        "kind": "indexed" if spec.indexed else "streamed",
+        "rows": spec.grid.rows,
+        "columns": spec.grid.columns,
+        "batch": spec.grid.batch,
+        "seed": spec.seed,
+        "shuffle": spec.shuffle,
+        "window": spec.window,
+        "end": spec.end,
+        "drop_last": spec.drop_last,
+        "on_drop": spec.on_drop,
+    }
+
+
+def lanes_to_json(start: Start) -> dict[str, Any]:
+    """Where the lanes of one rank stand."""
+    cursors = [list(astuple(c)) if isinstance(c, Cursor) else c for c in start.cursors]
+    return {"cursors": cursors, "ended": sorted(start.ended), "next": start.column}
+
+
+def lanes_from_json(start: Start, lanes: dict[str, Any]) -> Start:
+    """The place with the lanes that `lanes_to_json` gave."""
+    cursors = tuple(Cursor(*map(int, c)) if isinstance(c, list) else c for c in lanes["cursors"])
+    return replace(start, cursors=cursors, ended=frozenset(map(int, lanes["ended"])), column=int(lanes["next"]))
+
+
+def differences(state: State, spec: Spec, digest: str, allow: Collection[str], difference: str = "") -> list[str]:
+    """What of a state does not fit, as phrases for people; empty where it fits.
+
+    Args:
+        state: The state.
+        spec: What the loader would do now.
+        digest: Digest of the shard list now.
+        allow: Names that may differ.
+        difference: What is known to have changed in the data, by name.
+    """
+    if not state.plan:
+        return []
+    now = plan_inputs(spec)
+    found = [
+        f"{text} was {state.plan.get(name)} and is {now[name]} now"
+        for name, text in _TOPOLOGY.items()
+        if state.plan.get(name) != now[name]
+    ]
+    if found:
+        found[-1] += " (another topology or batch size within a run is not supported yet)"
+    found += [
+        f"{name} was {state.plan.get(name)!r} and is {now[name]!r} now (allow=[{name!r}] takes the new one)"
+        for name in _OPTIONS
+        if name not in allow and state.plan.get(name) != now[name]
+    ]
+    if "data" not in allow and state.digest != digest:
+        what = difference or f"{state.shards} shards then, {len(spec.shards)} now, or other versions of them"
+        found.append(f"the data are not the same: {what} (allow=['data'] goes on all the same)")
+    return found
