@@ -1,0 +1,10 @@
+"""The `streamio` command: looks at a data set as a run would, without a run. It reads, and changes nothing."""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """Run the command with the arguments of this process, and exit with its code (`streamio.cli.exits`)."""
+    from streamio.cli.app import app
+
+    app()

@@ -1,0 +1,131 @@
+"""The options that all commands share: their names and help, and how their texts become values. No I/O."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+#: Characters of a text that is taken for a credential at least: shorter ones would tear words apart.
+SHORTEST = 8
+
+_SECRET = re.compile(r"key|secret|token|passw|cred|sas|auth|sign", re.IGNORECASE)
+
+
+class _Stderr(logging.Handler):
+    """Writes log records to whatever stderr is at the time."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        typer.echo(f"streamio: {record.getMessage()}", err=True)
+
+
+_handler = _Stderr()
+
+
+def _log(verbose: int) -> None:
+    logger = logging.getLogger("streamio")
+    logger.addHandler(_handler)  # once, however often
+    logger.setLevel([logging.WARNING, logging.INFO, logging.DEBUG][min(verbose, 2)])
+
+
+Urls: TypeAlias = Annotated[
+    list[str],
+    typer.Argument(metavar="URL...", help="URLs, globs (`**` too), folders or paths.", show_default=False),
+]
+StorageOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="Option for the store, as in fsspec's storage_options; once for each. A VALUE that is JSON counts as "
+        "such, dots in KEY nest: client_kwargs.region_name=us-east-1.",
+        show_default=False,
+    ),
+]
+EndpointUrl: TypeAlias = Annotated[
+    str | None, typer.Option(help="Short for --storage-option endpoint_url=URL.", metavar="URL", show_default=False)
+]
+Format: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Format, where suffixes do not tell it (parquet, jsonl, tar).", show_default=False),
+]
+Columns: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="A,B", help="Columns or keys to read; all by default.", show_default=False),
+]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Output for programs.")]
+Verbose: TypeAlias = Annotated[
+    int,
+    typer.Option("--verbose", "-v", count=True, callback=_log, help="Log more; -vv even more.", show_default=False),
+]
+Debug: TypeAlias = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def storage_options(pairs: Sequence[str] | None, endpoint_url: str | None = None) -> dict[str, Any]:
+    """The `storage_options` that were given on the command line; of two with one key the later counts.
+
+    Args:
+        pairs: Texts `KEY=VALUE`. Dots in the key nest; a value that is JSON is read as such, others are text.
+        endpoint_url: Value of `--endpoint-url`.
+
+    Raises:
+        typer.BadParameter: A text without a key, or a key that is both a value and a group of others.
+    """
+    options: dict[str, Any] = {}
+    for pair in [*(pairs or ()), *([f"endpoint_url={json.dumps(endpoint_url)}"] if endpoint_url else [])]:
+        key, separator, text = pair.partition("=")
+        names = key.split(".")
+        if not separator or not all(names):
+            # The text may be a credential: it is not repeated.
+            raise typer.BadParameter("takes KEY=VALUE, as in anon=true", param_hint="--storage-option")
+        place = options
+        for name in names[:-1]:
+            place = place.setdefault(name, {})
+            if not isinstance(place, dict):
+                raise typer.BadParameter(f"{key}: {name} has a value already", param_hint="--storage-option")
+        place[names[-1]] = _value(text)
+    return options
+
+
+def columns(text: str | None) -> list[str] | None:
+    """The names in `A,B`; None where nothing was given.
+
+    Raises:
+        typer.BadParameter: An empty name.
+    """
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise typer.BadParameter("takes names with commas between them, as in id,text", param_hint="--columns")
+    return names
+
+
+def secrets(arguments: Sequence[str]) -> list[str]:
+    """The values of those storage options among a command's arguments that may be credentials."""
+    found: set[str] = set()
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        name, _, rest = argument.partition("=")
+        pair = argument if before == "--storage-option" else rest if name == "--storage-option" else ""
+        key, _, text = pair.partition("=")
+        found |= {value for path, value in _leaves(key, _value(text)) if _SECRET.search(path)}
+    return sorted((text for text in found if len(text) >= SHORTEST), key=len, reverse=True)
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    """The single values within a value, as text, each with the keys that lead to it."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _leaves(f"{path}.{name}", inner)
+    else:
+        yield path, str(value)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
