@@ -233,21 +233,21 @@ def full_url(fs: Any, path: str, original: str) -> str:
     return str(fs.unstrip_protocol(path))
 
 
-_inherited: list[Any] = []
+_held: list[list[Any]] = []
 
 
-def _keep_inherited() -> None:
-    """Keep a parent's file systems alive in a forked child, unused.
+def _hold_file_systems() -> None:
+    """Keep a parent's file systems alive in the child that is about to be forked, unused.
 
-    fsspec drops them in the child at the first use. That closes their connections there, which takes these out of
-    the epoll set that both processes share: the parent would wait for answers that it never hears of.
+    fsspec drops them there. That closes their connections in the child, which takes these out of the epoll set that
+    both processes share: the parent would wait for answers that it never hears of. They are noted before the fork,
+    since fsspec's own hook in the child may run before any of ours.
     """
     registry = getattr(sys.modules.get("fsspec.registry"), "registry", {})
-    for cls in list(registry.values()):
-        _inherited.extend(getattr(cls, "_cache", {}).values())
+    _held.append([fs for cls in list(registry.values()) for fs in list(getattr(cls, "_cache", {}).values())])
 
 
-os.register_at_fork(after_in_child=_keep_inherited)
+os.register_at_fork(before=_hold_file_systems, after_in_parent=_held.pop)
 
 
 def _lower(url: str) -> str:

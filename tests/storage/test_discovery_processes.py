@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import json
 import multiprocessing
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -54,3 +57,33 @@ def test_a_parent_is_not_disturbed_by_what_its_forked_children_do(store: str, re
         for thread in threads:
             thread.join(10)
         use()
+
+
+@pytest.mark.parametrize("first", ["fsspec", "streamio.storage.urls"])
+def test_a_childs_garbage_collector_closes_no_connection_of_its_parent(first: str, s3: Any) -> None:
+    # fsspec forgets its file systems in a child by a hook of its own, which runs first where it was imported first.
+    program = f"""
+import gc, json, multiprocessing, sys, time, weakref
+import {first}
+import fsspec
+from streamio.storage import objects
+url, options = json.loads(sys.argv[1])
+def child():
+    fsspec.filesystem("memory")
+    gc.collect()
+    sys.exit(not all(reference() for reference in held))
+objects.put(f"{{url}}/x", b"1", options)
+held = [weakref.ref(fs) for fs in fsspec.get_filesystem_class("s3")._cache.values()]
+assert held
+for _ in range(3):
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    begun = time.monotonic()
+    assert objects.get(f"{{url}}/x", options) == b"1"
+    assert time.monotonic() - begun < 5
+"""
+    arguments = [sys.executable, "-c", program, json.dumps([s3.url, s3.storage_options])]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
