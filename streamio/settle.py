@@ -73,14 +73,7 @@ def settle(what: What, topology: Topology, group: Group) -> Settled:
     Raises:
         StreamioError: Nothing found, no access, an unknown format and the like; the same on all ranks.
     """
-    from streamio.storage.shards import ShardList
-
-    def listing() -> bytes:
-        run = uuid.UUID(int=random.SystemRandom().getrandbits(128), version=4).hex
-        return run.encode() + _list(what).to_bytes()
-
-    listed = led(group, listing, "listing the data")
-    run, shards = listed[:32].decode(), ShardList.from_bytes(listed[32:])
+    run, shards = _listed(what, group)
     urls = (shard.url for shard in shards)
     format = registry.for_urls(urls, format=what.format, options=what.options)  # noqa: A001 - the word of the field
     splits: IndexedSplits | StreamedSplits
@@ -102,6 +95,17 @@ def settle(what: What, topology: Topology, group: Group) -> Settled:
     for drop in drops:
         logger.warning("%s can't be read and is left out: %s.", drop.url, drop.message)
     return Settled(topology, shards, format, splits, tuple(drops), run)
+
+
+def _listed(what: What, group: Group) -> tuple[str, ShardList]:
+    """A name for the run, and the shards: listed by one rank for all."""
+    from streamio.storage.shards import ShardList
+
+    run = uuid.UUID(int=random.SystemRandom().getrandbits(128), version=4).hex
+    if group.alone:
+        return run, _list(what)
+    listed = led(group, lambda: run.encode() + _list(what).to_bytes(), "listing the data")
+    return listed[: len(run)].decode(), ShardList.from_bytes(listed[len(run) :])
 
 
 def _list(what: What) -> ShardList:
