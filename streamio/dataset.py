@@ -207,6 +207,8 @@ class StreamingDataset(DistributedIterableDataset):
         topology = settled.topology
         grid = Grid(topology.world_size, columns, batch)
         end = self._end(settled)
+        window = window or self._window(settled)
+        self._check_memory(settled, window, columns)
         return Spec(
             shards=settled.shards,
             splits=settled.splits,
@@ -216,7 +218,7 @@ class StreamingDataset(DistributedIterableDataset):
             rows=grid.rows_of(topology.rank, topology.world_size),
             seed=self.seed,
             shuffle=self.shuffle,
-            window=window or self._window(settled),
+            window=window,
             window_bytes=self.shuffle_bytes,
             end=end,
             drop_last=drop_last,
@@ -264,6 +266,22 @@ class StreamingDataset(DistributedIterableDataset):
             return STREAMED_WINDOW
         mean = max(1.0, float(splits.nbytes.sum()) / float(splits.records.sum()))
         return max(1, int(self.shuffle_bytes / mean))
+
+    def _check_memory(self, settled: Settled, window: int, workers: int) -> None:
+        """Refuse windows that this machine can't hold; a window is stored, so it may come from a larger one."""
+        splits = settled.splits
+        if not self.shuffle or not isinstance(splits, IndexedSplits):
+            return
+        slots = int(splits.records.sum())
+        lanes = settled.topology.world_size * workers
+        need = workers * int(min(window, -(-slots // lanes)) * float(splits.nbytes.sum()) / slots)
+        have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if need > have:
+            raise ValueError(
+                f"{self.dataset_name}: a window of {window} records takes some {need / 2**30:.1f} GiB in {workers} "
+                f"workers, and this machine has {have / 2**30:.1f} GiB. "
+                "Use fewer workers, or a smaller window (window=, shuffle_bytes=)."
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickled for a worker, the data set is settled first: a worker asks nobody."""

@@ -46,7 +46,11 @@ def iterate(dataset: StreamingDataset, number: int, workers: int) -> Iterator[An
                 yield answer.batch
     finally:
         server.close()
-    dataset.set_data_status(None)  # the next pass begins at the beginning
+    # The next pass in this process begins at the beginning; who asks for a state is told that this one has ended.
+    reached = dataset.state_dict()["data_status"]
+    dataset.set_data_status(None)
+    if reached is not None:
+        dataset._set_worker_resume_data_status(number, reached[number])  # noqa: SLF001
 
 
 def _start(dataset: StreamingDataset, spec: Spec, number: int, workers: int) -> Start:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,15 @@ def test_a_window_is_worth_shuffle_bytes(folder: Path) -> None:
     spec = dataset.spec(4, 1, drop_last=False)
     mean = float(spec.splits.nbytes.sum()) / 63  # type: ignore[union-attr]
     assert spec.window == int(1000 / mean)
+
+
+def test_a_window_that_does_not_fit_in_memory_is_refused_with_the_numbers(folder: Path) -> None:
+    dataset = streamio.StreamingDataset(folder, shuffle=True, window=1 << 60)
+    assert len(list(streamio.DataLoader(dataset, 8))) == 8  # no lane is that long
+    splits = dataset.prepare().splits
+    dataset._settled = replace(dataset.prepare(), splits=replace(splits, nbytes=splits.nbytes * 10**12))  # type: ignore[type-var]
+    with pytest.raises(ValueError, match=r"window of \d+ records takes some \d+\.\d GiB in 2 workers"):
+        iter(streamio.DataLoader(dataset, 8, num_workers=2))
 
 
 def test_the_loader_works_as_a_torch_loader_with_a_collate_fn(folder: Path) -> None:

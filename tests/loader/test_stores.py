@@ -36,7 +36,7 @@ def in_a_process(program: str, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl", "jsonl.gz", "tar"])
-@pytest.mark.parametrize("store", ["s3", "gcs"])
+@pytest.mark.parametrize("store", ["s3", "gcs", "localstack_s3"])
 def test_every_record_comes_once_from_a_real_server(
     kind: str, store: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
