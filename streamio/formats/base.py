@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 Record: TypeAlias = dict[str, Any]
 
@@ -43,8 +43,7 @@ class Bad:
     position: str
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One slot of a streamed split.
 
     Attributes:
@@ -54,7 +53,7 @@ class Row:
         value: The record, or `Bad`.
     """
 
-    index: int
+    index: int  # type: ignore[assignment]  # a tuple's own index() is of no use here
     nbytes: int
     value: Record | Bad
 

@@ -37,6 +37,8 @@ class Finisher:
         self._map = spec.map
         self._provenance = spec.provenance
         self._key = ("map", spec.seed, epoch)
+        #: Whether there is nothing to do.
+        self.idle = spec.map is None and not spec.provenance
         self._rng = spec.map is not None and takes_rng(spec.map)
 
     def __call__(self, record: Record, url: str, index: int, slot: tuple[int, int]) -> Any:
