@@ -5,7 +5,7 @@ One small JSON object a step, written by one rank with a single PUT; the list of
 
 from __future__ import annotations
 
-import hashlib
+import builtins
 import json
 import logging
 import os
@@ -15,9 +15,10 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from streamio.errors import DataNotFoundError, GroupError, StatusError
-from streamio.loader.state import VERSION, State
-from streamio.observe.drops import DropLog
+from streamio import status
+from streamio.errors import GroupError, StatusError
+from streamio.loader.state import State
+from streamio.observe.drops import Drop, DropLog
 from streamio.storage import objects
 from streamio.storage.retry import Retry
 from streamio.storage.shards import ShardList
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 STATUS = "streamio.json"
 DROPS = "streamio-drops.jsonl"
+SUPERSEDED = "streamio.superseded.json"
 
 
 class Checkpoints:
@@ -75,6 +77,8 @@ class Checkpoints:
             GroupError: A rank did not come, or ranks stand at different places.
             TooManyDropsError: All ranks together dropped more than `max_drops`.
         """
+        if step is not None and step < 0:
+            raise ValueError(f"step={step} must be 0 or more.")
         topology, group = loader.dataset.prepare().topology, loader.dataset.group
         state = loader.state()
         if group.alone and topology.world_size > 1 and state.plan["kind"] == "streamed":
@@ -85,10 +89,10 @@ class Checkpoints:
         mine = {
             "state": state.to_json(),
             "drops": loader.ledger.drops.to_json(),
-            "delivered": loader.stats().records,
+            "delivered": loader.ledger.delivered,
         }
         ranks = [json.loads(part) for part in shared(group, lambda: json.dumps(mine).encode(), "saving the status")]
-        value = _joined([rank["state"] for rank in ranks])
+        value = status.join([rank["state"] for rank in ranks], loader.steps_of)
         drops = DropLog()
         drops.merge(loader.ledger.drops_before)
         for rank in ranks:
@@ -142,8 +146,7 @@ class Checkpoints:
             value = self._choose(step, fallback)
             if value is None:
                 return b""
-            drops = objects.get(f"{self._folder(value['saved_as'])}/{DROPS}", **self._access) or b""
-            told = [json.loads(line) for line in drops.splitlines() if line.strip()]
+            told = self._read_drops(value["saved_as"])
             return json.dumps(
                 {"value": value, "places": told, "data": self._difference(value, settled.shards)}
             ).encode()
@@ -162,24 +165,24 @@ class Checkpoints:
 
     def list(self) -> Sequence[int]:
         """Steps that have a status, rising."""
-        return [step for step in self._steps() if objects.exists(f"{self._folder(step)}/{STATUS}", **self._access)]
+        return [step for step in self._steps() if self._has(step)]
 
     def latest(self) -> int | None:
         """The newest step that has a status; None where none has."""
         for step in reversed(self._steps()):
-            if objects.exists(f"{self._folder(step)}/{STATUS}", **self._access):
+            if self._has(step):
                 return step
         return None
 
     def _folder(self, step: int) -> str:
         return f"{self._url}/step-{step:08d}"
 
+    def _has(self, step: int) -> bool:
+        return objects.exists(f"{self._folder(step)}/{STATUS}", **self._access)
+
     def _steps(self) -> Sequence[int]:
         """Steps that have a folder, whether of ours or only of the trainer."""
-        try:
-            names = objects.ls(self._url, **self._access)
-        except DataNotFoundError:
-            return []
+        names = objects.ls(self._url, **self._access)
         return sorted(int(match[1]) for name in names if (match := re.fullmatch(r"step-(\d{8,})", name)))
 
     def _write(self, folder: str, value: dict[str, Any], drops: DropLog, shards: ShardList) -> None:
@@ -192,14 +195,27 @@ class Checkpoints:
         report = "".join(json.dumps(asdict(drop)) + "\n" for drop in drops.places())
         if report:
             objects.put(f"{folder}/{DROPS}", report.encode(), **self._access)
+        else:
+            objects.remove(f"{folder}/{DROPS}", **self._access)  # of an earlier save of this step
         value["shards"]["list"] = name
         value["saved_as"] = int(folder.rpartition("-")[2])
         value["saved_at"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        value["status"] = "streamio"
-        value["checksum"] = _checksum(value)
-        objects.put(f"{folder}/{STATUS}", json.dumps(value, indent=1).encode(), **self._access)
+        objects.put(f"{folder}/{STATUS}", status.seal(value), **self._access)
+        self._tidy(value["saved_as"])
+
+    def _tidy(self, saved: int) -> None:
+        """Set aside statuses that a run which went back has left ahead of it, and remove those beyond `keep`."""
+        steps = self._steps()
+        for step in (later for later in steps if later > saved):
+            # The newest status must be of the line that goes on: a crash would resume the abandoned one.
+            data = objects.get(f"{self._folder(step)}/{STATUS}", **self._access)
+            if data is not None:
+                logger.warning("The status of step %d is set aside: the run went back, and is at %d now.", step, saved)
+                objects.put(f"{self._folder(step)}/{SUPERSEDED}", data, **self._access)
+                objects.remove(f"{self._folder(step)}/{STATUS}", **self._access)
         if self._keep is not None:
-            for step in self.list()[: -self._keep]:
+            kept = [step for step in steps if step <= saved and self._has(step)]
+            for step in kept[: -self._keep]:
                 for own in (STATUS, DROPS):
                     objects.remove(f"{self._folder(step)}/{own}", **self._access)
 
@@ -209,7 +225,7 @@ class Checkpoints:
         if step is not None:
             if step not in steps:
                 have = ", ".join(map(str, steps[-5:])) or "none"
-                raise StatusError(f"{self._folder(step)} holds no {STATUS}. Steps that have one: {have}.")
+                raise StatusError(f"{self._folder(step)} holds no {STATUS}. The newest that have one: {have}.")
             return self._read(step)
         while steps:
             newest = steps.pop()
@@ -224,22 +240,18 @@ class Checkpoints:
     def _read(self, step: int) -> dict[str, Any]:
         """A status that is whole and ours."""
         url = f"{self._folder(step)}/{STATUS}"
-        data = objects.get(url, **self._access)
-        remedy = "Resume from another step (resume(loader, step=...)), or with fallback=True from the last good one."
-        try:
-            value = json.loads(data or b"")
-        except ValueError:
-            raise StatusError(f"{url} is torn: {len(data or b'')} bytes that are no JSON. {remedy}") from None
-        if not isinstance(value, dict) or value.get("status") != "streamio":
-            raise StatusError(f"{url} is foreign: it was not written by streamio. {remedy}")
-        version = value.get("version")
-        if isinstance(version, int) and version > VERSION:
-            raise StatusError(
-                f"{url} is newer: version {version}, and this streamio reads up to {VERSION}. Install a newer streamio."
-            )
-        if value.get("checksum") != _checksum(value):
-            raise StatusError(f"{url} is damaged: its checksum does not match. {remedy}")
-        return value
+        return status.opened(objects.get(url, **self._access) or b"", url)
+
+    def _read_drops(self, step: int) -> builtins.list[dict[str, Any]]:
+        """The drop report beside a status; what can't be read of it is left out, for the totals are in the status."""
+        url = f"{self._folder(step)}/{DROPS}"
+        places: builtins.list[dict[str, Any]] = []
+        for line in (objects.get(url, **self._access) or b"").splitlines():
+            try:
+                places.append(asdict(Drop(**json.loads(line))))
+            except (ValueError, TypeError, RecursionError) as error:  # noqa: PERF203 - a report is short
+                logger.warning("%s: a line can't be read (%s) and is left out.", url, error)
+        return places
 
     def _difference(self, value: dict[str, Any], shards: ShardList) -> str:
         """What has changed in the data since, by name; "" where nothing has."""
@@ -248,7 +260,11 @@ class Checkpoints:
         data = objects.get(f"{self._url}/{value['shards']['list']}", **self._access)
         if data is None:
             return "the list of shards then is not there any more"
-        then, now = ({s.url: s for s in each} for each in (ShardList.from_bytes(data), shards.without_credentials()))
+        try:
+            listed = ShardList.from_bytes(data)
+        except (ValueError, OSError, KeyError) as error:  # Arrow's own are among these
+            return f"the list of shards then can't be read ({type(error).__name__})"
+        then, now = ({s.url: s for s in each} for each in (listed, shards.without_credentials()))
         parts = {
             "added": sorted(now.keys() - then.keys()),
             "removed": sorted(then.keys() - now.keys()),
@@ -259,39 +275,3 @@ class Checkpoints:
             for what, names in parts.items()
             if names
         )
-
-
-def _joined(states: list[dict[str, Any]]) -> dict[str, Any]:
-    """One state out of those of all ranks, which must stand at the same place."""
-    streamed = states[0]["plan"]["kind"] == "streamed"
-    if streamed:
-        epoch = min(state["epoch"] for state in states)
-        states = [_in_epoch(state, epoch) for state in states]
-    first = states[0]
-    same = ("version", "run", "epoch", "plan", "shards") if streamed else tuple(first)
-    for rank, state in enumerate(states):
-        for name in same:
-            if state[name] != first[name]:
-                raise GroupError(
-                    f"Ranks stand at different places: {name} is {first[name]!r} on rank 0 and {state[name]!r} on "
-                    f"rank {rank}. Save after the same number of batches on every rank."
-                )
-    joined = dict(first)
-    if streamed:
-        joined["lanes"] = {rank: lanes for state in states for rank, lanes in state["lanes"].items()}
-        joined["step"] = max(state["step"] for state in states)
-    return joined
-
-
-def _in_epoch(state: dict[str, Any], epoch: int) -> dict[str, Any]:
-    """A rank that has just ended an epoch which others are still in: as seen from there, all its lanes have ended."""
-    if state["epoch"] != epoch + 1 or any(lanes["k"] for lanes in state["lanes"].values()):
-        return state
-    ended = list(range(state["plan"]["columns"]))
-    lanes = {rank: {**lanes, "ended": ended} for rank, lanes in state["lanes"].items()}
-    return {**state, "epoch": epoch, "lanes": lanes}
-
-
-def _checksum(value: dict[str, Any]) -> str:
-    content = {name: item for name, item in value.items() if name != "checksum"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

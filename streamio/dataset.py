@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import get_worker_info
 
 from streamio.distributed import DistributedIterableDataset
-from streamio.errors import TopologyError
+from streamio.errors import GroupError, TopologyError
 from streamio.group import Group
 from streamio.loader.spec import End, OnDrop, Spec
 from streamio.plan import Grid, IndexedSplits
 from streamio.settle import Settled, What, settle
+from streamio.storage.faults import shown
 from streamio.storage.reader import ReadSettings
 from streamio.storage.retry import Retry
 from streamio.topology import resolve_topology
@@ -43,6 +45,7 @@ class StreamingDataset(DistributedIterableDataset):
         storage_options: Passed to fsspec, and carried over to obstore for s3:// and gs://.
         format: Name of a format where suffixes do not tell (`"parquet"`, `"jsonl"`, `"tar"`).
         decode: For tar: functions from bytes to a value by member extension (`{"json": json.loads, "cls": int}`).
+        format_options: Further options of a format, by name: what a third party's format takes.
         map: Applied to each record where it is read. A parameter named `rng` gets a `numpy.random.Generator` keyed by
             (seed, epoch, slot). Raise `DropRecord` in it to leave a record out.
         provenance: Whether records carry `__shard__` (URL) and `__index__` (row of a parquet file, sample of a
@@ -81,6 +84,7 @@ class StreamingDataset(DistributedIterableDataset):
         storage_options: Mapping[str, Any] | None = None,
         format: str | None = None,  # noqa: A002 - the word of the field
         decode: Mapping[str, Callable[[bytes], Any]] | None = None,
+        format_options: Mapping[str, Any] | None = None,
         map: Callable[..., Any] | None = None,  # noqa: A002 - the word of the field
         provenance: bool = False,
         end: End | None = None,
@@ -99,7 +103,7 @@ class StreamingDataset(DistributedIterableDataset):
         name: str | None = None,
     ) -> None:
         self.urls = _checked_urls(urls)
-        super().__init__(name or self.urls[0].rstrip("/").rsplit("/", 1)[-1] or "dataset", num_workers=0)
+        super().__init__(name or shown(self.urls[0]).rstrip("/").rsplit("/", 1)[-1] or "dataset", num_workers=0)
         _one_of("end", end, ("even", "exact", "cycle"))
         _one_of("on_drop", on_drop, ("refill", "short"))
         _positive(
@@ -108,16 +112,28 @@ class StreamingDataset(DistributedIterableDataset):
             window=window,
             group_timeout=group_timeout,
         )
-        if not isinstance(seed, int) or isinstance(seed, bool):
-            raise TypeError(f"seed={seed!r} must be an int.")
+        for name, flag in (("shuffle", shuffle), ("provenance", provenance)):
+            if not isinstance(flag, bool):
+                raise TypeError(f"{name}={flag!r} must be True or False.")
+        if map is not None and not callable(map):
+            raise TypeError(f"map={map!r} must be a function of one record.")
+        if storage_options is not None and not isinstance(storage_options, Mapping):
+            raise TypeError("storage_options must be a mapping of option names to values.")  # its value may be secret
+        try:
+            seed = int(operator.index(seed))
+        except TypeError:
+            raise TypeError(f"seed={seed!r} must be an int.") from None
         if isinstance(columns, str):
             raise TypeError(f"columns={columns!r} must be a list of names, as in columns=[{columns!r}].")
-        if max_drops is not None and (max_drops < 0 or (isinstance(max_drops, float) and max_drops >= 1)):
+        counts = max_drops is None or (isinstance(max_drops, (int, float)) and not isinstance(max_drops, bool))
+        if not counts or (
+            max_drops is not None and (max_drops < 0 or (isinstance(max_drops, float) and max_drops >= 1))
+        ):
             raise ValueError(
                 f"max_drops={max_drops!r} must be a count (an int of 0 or more) or a fraction (a float from 0 to "
                 "below 1)."
             )
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = dict(format_options or {})
         if columns is not None:
             options["columns"] = tuple(columns)
         if decode is not None:
@@ -136,6 +152,7 @@ class StreamingDataset(DistributedIterableDataset):
         self.map = map
         self.provenance = provenance
         self.epoch = 0
+        self.epoch_chosen = False  # whether somebody called set_epoch
         self._group_timeout = group_timeout
         self._settled: Settled | None = None
         # A mesh or group is asked now and not kept. What is found by itself is asked for at the first iterator: the
@@ -154,9 +171,11 @@ class StreamingDataset(DistributedIterableDataset):
 
     def set_epoch(self, epoch: int = 0) -> None:  # the base class calls it a seed
         """Choose the epoch that the next iterator reads, from 0 on."""
+        epoch = int(operator.index(epoch))
         if epoch < 0:
             raise ValueError(f"epoch={epoch} must be 0 or more.")
-        self.epoch = int(epoch)
+        self.epoch = epoch
+        self.epoch_chosen = True
 
     def get_data_paths(self, *args: Any, **kwargs: Any) -> Sequence[str]:
         """URLs of all shards, sorted."""
@@ -172,6 +191,11 @@ class StreamingDataset(DistributedIterableDataset):
         """
         if self._settled is None:
             topology = self.topology
+            if get_worker_info() is not None and not Group(topology).alone:
+                raise GroupError(
+                    f"{self.dataset_name}: a torch DataLoader's worker can't list together with other ranks. Call "
+                    "dataset.prepare() on every rank before iterating, or use streamio.DataLoader."
+                )
             self._settled = settle(self._what, topology, Group(topology, self._group_timeout))
             self.local_rank, self.world_size = topology.rank, topology.world_size
         return self._settled
@@ -249,11 +273,10 @@ class StreamingDataset(DistributedIterableDataset):
             return self.end or "even"
         if self.end == "even" or (self.end is None and settled.topology.world_size > 1):
             raise TopologyError(
-                f"{self.dataset_name}: {settled.format.name} shards do not tell how many records they hold, so "
-                "ranks can't be given the same "
-                f'number of steps beforehand. Say end="exact" (every record once; ranks may end at different steps) or '
-                f'end="cycle" (endless; stop by steps). An index (`streamio index`) or parquet would make '
-                'end="even" possible.'
+                f"{self.dataset_name}: {settled.format.name} shards do not tell how many records they hold, so ranks "
+                'can\'t be given the same number of steps beforehand. Say end="exact" (every record once; ranks may '
+                'end at different steps) or end="cycle" (endless; stop by steps). Parquet can be "even" now; these '
+                "formats will be once there is an index for them."
             )
         return self.end or "exact"
 
@@ -283,6 +306,10 @@ class StreamingDataset(DistributedIterableDataset):
                 "Use fewer workers, or a smaller window (window=, shuffle_bytes=)."
             )
 
+    def __repr__(self) -> str:
+        urls = ", ".join(shown(url) for url in self.urls[:3]) + (", ..." if len(self.urls) > 3 else "")
+        return f"{type(self).__name__}({urls}, shuffle={self.shuffle}, seed={self.seed})"
+
     def __getstate__(self) -> dict[str, Any]:
         """Pickled for a worker, the data set is settled first: a worker asks nobody."""
         if self._settled is None and get_worker_info() is None:
@@ -291,6 +318,8 @@ class StreamingDataset(DistributedIterableDataset):
 
 
 def _checked_urls(urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    if not isinstance(urls, (str, os.PathLike, Sequence)):
+        raise TypeError(f"urls={urls!r} must be a URL or a list of URLs.")
     several = [urls] if isinstance(urls, (str, os.PathLike)) else list(urls)
     if not several:
         raise ValueError("urls is empty: give at least one URL, glob or folder.")
@@ -298,6 +327,15 @@ def _checked_urls(urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]
         if not isinstance(url, (str, os.PathLike)) or not str(url).strip():
             raise TypeError(f"urls holds {url!r}, which is no URL: give strings or paths.")
     return [os.fspath(url) for url in several]
+
+
+def _bearable(max_drops: Any) -> bool:
+    """Whether a value is a count of drops, or a fraction."""
+    if max_drops is None:
+        return True
+    if isinstance(max_drops, bool) or not isinstance(max_drops, (int, float)):
+        return False
+    return max_drops >= 0 and (isinstance(max_drops, int) or max_drops < 1)
 
 
 def _one_of(name: str, value: str | None, allowed: tuple[str, ...]) -> None:

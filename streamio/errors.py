@@ -72,5 +72,5 @@ class DropRecord(Exception):  # noqa: N818 - it is a request, not an error
 
     def __init__(self, reason: str = "map", message: str = "") -> None:
         super().__init__(message or reason)
-        self.reason = reason
-        self.message = message or reason
+        self.reason = str(reason)
+        self.message = str(message or reason)

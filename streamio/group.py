@@ -205,8 +205,8 @@ class _Channel:
         missing = self._wait(key, timeout)
         if missing:
             raise GroupError(
-                f"{what}: rank {missing} of {_listed(self.ranks)} did not come within {timeout:g} s. All of "
-                f"them must make this call; look for the first error in the log of the missing."
+                f"{what}: rank {missing} did not come within {timeout:g} s (ranks {_listed(self.ranks)} are needed). "
+                "All of them must make this call; look for the first error in the log of the missing."
             )
         if self.gloo is None:
             try:

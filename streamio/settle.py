@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 from streamio.errors import DataNotFoundError
 from streamio.formats import registry
 from streamio.formats.base import IndexedFormat
+from streamio.observe.stats import IoCounts
 from streamio.plan import IndexedSplits, StreamedSplits
 from streamio.together import led, shared
 
 if TYPE_CHECKING:
-    from streamio.formats.base import Format, Source
+    from streamio.formats.base import Format
     from streamio.group import Group
     from streamio.observe.drops import Drop
     from streamio.storage.reader import ReadSettings
-    from streamio.storage.shards import Shard, ShardList
+    from streamio.storage.shards import ShardList
     from streamio.topology import Topology
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class Settled:
         splits: Their splits.
         drops: Shards that could not be opened.
         run: A random name, the same on all ranks, for a run that begins here.
+        io: What this rank read to settle it (footers; small shards whole).
     """
 
     topology: Topology
@@ -48,6 +50,7 @@ class Settled:
     splits: IndexedSplits | StreamedSplits
     drops: tuple[Drop, ...]
     run: str
+    io: IoCounts
 
 
 @dataclass(frozen=True)
@@ -78,15 +81,18 @@ def settle(what: What, topology: Topology, group: Group) -> Settled:
     format = registry.for_urls(urls, format=what.format, options=what.options)  # noqa: A001 - the word of the field
     splits: IndexedSplits | StreamedSplits
     drops: list[Drop] = []
+    io = IoCounts()
     if isinstance(format, IndexedFormat):
         from streamio.formats.counting import count_share, join_counts
+        from streamio.storage.reader import Reader
 
         rank, ranks = (0, 1) if group.alone else (topology.rank, topology.world_size)
-        source, close = _footer_source(what.read)
-        try:
-            parts = shared(group, lambda: count_share(format, shards, source, rank, ranks), "reading the footers")
-        finally:
-            close()
+        # Through fsspec, so that this process may still fork its workers.
+        with Reader(replace(what.read, engine="fsspec")) as reader:
+            parts = shared(
+                group, lambda: count_share(format, shards, reader.source, rank, ranks), "reading the footers"
+            )
+            io = IoCounts.of(reader.counters)
         splits, drops = join_counts(parts, shards)
         if not len(splits):
             raise DataNotFoundError(_no_records(shards, drops))
@@ -94,7 +100,7 @@ def settle(what: What, topology: Topology, group: Group) -> Settled:
         splits = StreamedSplits.cut(shards.sizes, lambda index: format.cuttable(shards[index].url))
     for drop in drops:
         logger.warning("%s can't be read and is left out: %s.", drop.url, drop.message)
-    return Settled(topology, shards, format, splits, tuple(drops), run)
+    return Settled(topology, shards, format, splits, tuple(drops), run, io)
 
 
 def _listed(what: What, group: Group) -> tuple[str, ShardList]:
@@ -112,17 +118,11 @@ def _list(what: What) -> ShardList:
     from streamio.storage.discovery import discover
 
     accepts: Callable[[str], bool] | None = None if what.format else registry.accepts
-    shards = discover(what.urls, storage_options=what.read.storage_options, accepts=accepts)
+    known = " ".join(registry.known())
+    options, retry = what.read.storage_options, what.read.retry
+    shards = discover(what.urls, storage_options=options, accepts=accepts, known=known, retry=retry)
     logger.info("Found %d shards, %d bytes.", len(shards), int(shards.sizes.sum()))
     return shards
-
-
-def _footer_source(read: ReadSettings) -> tuple[Callable[[Shard], Source], Callable[[], None]]:
-    """Sources for the parent: through fsspec, so that it may still fork its workers."""
-    from streamio.storage.reader import Reader
-
-    reader = Reader(replace(read, engine="fsspec"))
-    return reader.source, reader.close
 
 
 def _no_records(shards: ShardList, drops: list[Drop]) -> str:

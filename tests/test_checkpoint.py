@@ -89,7 +89,7 @@ def test_resume_takes_the_step_that_is_asked_for(data: Path, runs: Path) -> None
     resumed = loader_of(data)
     assert checkpoints.resume(resumed, step=5) == 5
     assert ids_of(resumed) == full[5:]
-    with pytest.raises(StatusError, match=r"step-00000007 holds no streamio.json. Steps that have one: 5, 10, 15"):
+    with pytest.raises(StatusError, match=r"step-00000007 holds no streamio.json. The newest that have one: 5, 10, 15"):
         checkpoints.resume(resumed, step=7)
 
 
@@ -210,7 +210,7 @@ def test_another_topology_or_batch_size_is_refused_by_name(data: Path, runs: Pat
     checkpoints = save(data, runs, 3)
     for loader, reason in [
         (loader_of(data, batch=5), "the global batch size was 4 and is 5"),
-        (loader_of(data, workers=2), r"the number of workers .* was 1 and is 2"),
+        (loader_of(data, workers=2), r"num_workers .* was 1 and is 2"),
         (loader_of(data, rank=0, world_size=2), r"the number of ranks .* was 1 and is 2"),
     ]:
         with pytest.raises(StatusError, match=reason):
@@ -325,3 +325,99 @@ def test_a_status_lies_in_a_bucket_beside_the_data(s3: Any, tmp_path: Path) -> N
     resumed = loader_of(f"{s3.url}/data", workers=2, **options)
     assert checkpoints.resume(resumed) == 4
     assert ids_of(resumed) == full[4:]
+
+
+def test_a_run_that_went_back_is_the_one_that_is_resumed(
+    data: Path, runs: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(data, runs, 3, 6)
+    checkpoints = streamio.Checkpoints(runs, keep=1)
+    loader = loader_of(data)
+    checkpoints.resume(loader, step=3)
+    iterator = iter(loader)
+    next(iterator)
+    checkpoints.save(loader)
+    iterator.close()
+    assert list(checkpoints.list()) == [4]  # neither the abandoned 6, nor 3, which is beyond keep
+    assert (runs / "step-00000006/streamio.superseded.json").is_file()
+    assert "step 6 is set aside" in caplog.text
+    assert checkpoints.resume(loader_of(data)) == 4
+
+
+def test_a_drop_report_that_cant_be_read_does_not_hold_up_a_resume(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_lines(tmp_path, (30,), frozenset({3}))
+    checkpoints = streamio.Checkpoints(tmp_path / "runs")
+    loader = loader_of(tmp_path / "*.jsonl", shuffle=False)
+    after(loader, 3)
+    checkpoints.save(loader)
+    report = tmp_path / "runs/step-00000003/streamio-drops.jsonl"
+    report.write_text(report.read_text() + '{"torn\n[[[\n{"reason": 1}\n')
+    resumed = loader_of(tmp_path / "*.jsonl", shuffle=False, max_drops=0)
+    assert checkpoints.resume(resumed) == 3
+    assert caplog.text.count("can't be read") == 3
+    assert resumed.ledger.drops_before.total == 1
+
+
+def test_a_report_of_an_earlier_save_does_not_stay_beside_a_status_without_drops(data: Path, runs: Path) -> None:
+    stale = runs / "step-00000003/streamio-drops.jsonl"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("{}\n")
+    save(data, runs, 3)
+    assert not stale.exists()
+
+
+def test_going_back_in_one_process_counts_drops_once(tmp_path: Path) -> None:
+    write_lines(tmp_path, (60,), frozenset({13, 14, 50}))
+    checkpoints = streamio.Checkpoints(tmp_path / "runs")
+    loader = loader_of(tmp_path / "*.jsonl", shuffle=False, max_drops=3)
+    iterator = iter(loader)
+    next(iterator)
+    checkpoints.save(loader)
+    iterator.close()
+    for _ in range(3):
+        checkpoints.resume(loader, step=1)
+        list(loader)
+    checkpoints.save(loader)
+    status = json.loads(status_of(runs=tmp_path / "runs", step=loader.step).read_text())
+    assert status["drops"] == {"reasons": {"json": 3}, "delivered": 57}
+    assert loader.stats().dropped == {"json": 9}  # what this process has seen
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_an_epoch_that_has_not_begun_may_be_dealt_to_another_topology(tmp_path: Path, kind: str) -> None:
+    (write_parquet if kind == "parquet" else write_lines)(tmp_path, SIZES)
+    checkpoints = streamio.Checkpoints(tmp_path / "runs")
+    loader = loader_of(tmp_path / "*.*", batch=4)
+    list(loader)
+    step = loader.step
+    checkpoints.save(loader)
+    ranks = []
+    for rank in range(2):
+        resumed = loader_of(tmp_path / "*.*", batch=5, rank=rank, world_size=2, end="exact")
+        assert checkpoints.resume(resumed, step=step, allow=["end", "on_drop"]) == step
+        assert (resumed.epoch, resumed.step) == (1, step)
+        ranks.append(ids_of(resumed))
+    assert sorted(i for batches in ranks for batch in batches for i in batch) == list(range(63))
+
+
+def test_a_bucket_that_is_not_there_is_no_first_start(localstack_s3: Any, data: Path) -> None:
+    checkpoints = streamio.Checkpoints("s3://no-such-bucket-here/run", storage_options=localstack_s3.storage_options)
+    with pytest.raises(streamio.StreamioError, match="no-such-bucket-here"):
+        checkpoints.resume(loader_of(data))
+
+
+def test_checkpoints_below_the_data_are_no_data(tmp_path: Path) -> None:
+    write_lines(tmp_path, SIZES)
+    checkpoints = streamio.Checkpoints(tmp_path / "runs")
+    loader = loader_of(tmp_path)
+    after(loader, 2)
+    checkpoints.save(loader)
+    resumed = loader_of(tmp_path)
+    assert checkpoints.resume(resumed) == 2
+
+
+def test_a_saved_step_is_a_number_from_0_on(data: Path, runs: Path) -> None:
+    with pytest.raises(ValueError, match="step=-1"):
+        streamio.Checkpoints(runs).save(loader_of(data), step=-1)

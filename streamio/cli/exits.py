@@ -12,6 +12,9 @@ from collections.abc import Iterable
 
 import typer
 
+PROGRAM = "streamio"
+"""The command's name, which no secret blots out of a message."""
+
 FAILED = 1
 MISUSED = 2
 INTERRUPTED = 130
@@ -35,7 +38,7 @@ def tell(error: BaseException, *, debug: bool = False, secrets: Iterable[str] = 
         return INTERRUPTED
     if hasattr(error, "format_message"):  # a usage error of click's, which some versions of typer bring along
         context = getattr(error, "ctx", None)
-        command = context.command_path if context else "streamio"
+        command = context.command_path if context else PROGRAM
         note(f"{error.format_message()}\nTry '{command} --help'.", secrets)
         return MISUSED
     note(_text(error), secrets)
@@ -44,7 +47,7 @@ def tell(error: BaseException, *, debug: bool = False, secrets: Iterable[str] = 
 
 def note(text: str, secrets: Iterable[str] = ()) -> None:
     """Write a line to stderr, after the command's name and without what is secret in it."""
-    typer.echo(f"streamio: {_hidden(text, secrets)}", err=True)
+    typer.echo(f"{PROGRAM}: {_hidden(text, secrets)}", err=True)
 
 
 def silence_stdout() -> None:
@@ -56,6 +59,8 @@ def _hidden(text: str, secrets: Iterable[str]) -> str:
     from streamio.storage.faults import shown
 
     for secret in secrets:
+        if secret == PROGRAM:
+            continue
         text = text.replace(secret, "***")
     return shown(text)
 

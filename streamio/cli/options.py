@@ -48,6 +48,10 @@ StorageOption: TypeAlias = Annotated[
 EndpointUrl: TypeAlias = Annotated[
     str | None, typer.Option(help="Short for --storage-option endpoint_url=URL.", metavar="URL", show_default=False)
 ]
+Workers: TypeAlias = Annotated[
+    int,
+    typer.Option("--workers", "--num-workers", metavar="N", min=0, help="Workers of each rank; 0 counts as one."),
+]
 Format: TypeAlias = Annotated[
     str | None,
     typer.Option(help="Format, where suffixes do not tell it (parquet, jsonl, tar).", show_default=False),

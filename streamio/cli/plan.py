@@ -30,7 +30,7 @@ class End(str, Enum):
 def plan(
     urls: options.Urls,
     world_size: Annotated[int, typer.Option(metavar="W", min=1, help="Ranks.")] = 1,
-    workers: Annotated[int, typer.Option(metavar="N", min=0, help="Workers of each rank; 0 counts as one.")] = 0,
+    workers: options.Workers = 0,
     lanes: Annotated[
         str | None,
         typer.Option(

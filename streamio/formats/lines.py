@@ -10,6 +10,7 @@ import json
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from streamio.errors import FormatError
 from streamio.formats.base import Bad, CorruptError, Record, Row, Source
 from streamio.formats.compression import uncompressed
 from streamio.formats.names import basename, codec_of
+from streamio.storage.faults import shown
 
 MAX_LINE = 1 << 30
 """The longest line that is read, in bytes; a longer one makes its split unreadable."""
@@ -90,7 +92,10 @@ def _lines(source: Source, start: int, stop: int, *, cuttable: bool) -> Iterator
         unchecked = False
     offset = max(start - 1, 0)  # the byte before tells whether a line begins at `start`
     with closing(_plain(source, offset, stop) if cuttable else uncompressed(source)) as chunks:
-        for block in _blocks(chunks, offset):
+        first = b""
+        if start:
+            offset, first = _first_line(chunks, offset, stop)
+        for block in _blocks(chain((first,), chunks) if offset < stop else (), offset):
             if unchecked and (head := block[:_HEAD].removeprefix(_BOM).strip()):
                 _refuse_documents(source.url, head)
                 unchecked = False
@@ -98,8 +103,7 @@ def _lines(source: Source, start: int, stop: int, *, cuttable: bool) -> Iterator
             for line in block.split(b"\n"):
                 if offset >= stop:
                     return
-                if offset >= start:  # else it is the end of a line that began before
-                    yield offset, line, offset in long
+                yield offset, line, offset in long
                 offset += len(line) + 1
             if offset >= stop:
                 return
@@ -135,6 +139,21 @@ def _plain(source: Source, start: int, stop: int) -> Generator[bytes, None, None
         yield source.read(position, end)
         position = end
         step = min(2 * step, _LONGEST_STEP)
+
+
+def _first_line(chunks: Iterable[bytes], offset: int, stop: int) -> tuple[int, bytes]:
+    """Where the first line begins that follows a newline, and what is at hand of it; `stop` if none begins before.
+
+    What is before it belongs to a line of an earlier split, perhaps a long one: it is let go of at once.
+    """
+    for chunk in chunks:
+        newline = chunk.find(b"\n")
+        if newline >= 0:
+            return min(stop, offset + newline + 1), chunk[newline + 1 :]
+        offset += len(chunk)
+        if offset >= stop:
+            break
+    return stop, b""
 
 
 def _blocks(chunks: Iterable[bytes], offset: int) -> Iterator[bytes]:
@@ -209,6 +228,6 @@ def _refuse_documents(url: str, head: bytes) -> None:
     else:
         return
     raise FormatError(
-        f"{url} holds {what}, not one JSON object a line: write it as JSON lines"
+        f"{shown(url)} holds {what}, not one JSON object a line: write it as JSON lines"
         " (`jq -c '.[]'` makes them of an array, `jq -c .` of a document)"
     )

@@ -9,17 +9,20 @@ from collections import Counter, OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streamio.errors import FormatError
 from streamio.formats.base import CorruptError, Source
 from streamio.formats.sparsefile import SparseFile
+from streamio.storage.faults import shown
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 _TAIL = 1 << 16  # bytes read in the hope that they hold the whole footer
 _NEAR = 1 << 19  # a gap that costs less to read than another request does
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}  # bytes of a decoded value
+_MOST = 1 << 48  # a guess is never beyond this, whatever a damaged footer says
 _CACHED = 1 << 23  # bytes of footers, as they lie in the files, that are kept decoded
 
 
@@ -83,7 +86,7 @@ def read_footer(source: Source, columns: tuple[str, ...] | None) -> Footer:
 
 
 def column_chunks(source: Source, footer: Footer, split: int) -> list[tuple[int, int, int]]:
-    """Of each wanted column chunk of a row group: first byte, byte after the last, bytes decompressed.
+    """Of each wanted column chunk of a row group: first byte, byte after the last, bytes decoded (about).
 
     Raises:
         CorruptError: One is said to lie outside the file.
@@ -95,7 +98,7 @@ def column_chunks(source: Source, footer: Footer, split: int) -> list[tuple[int,
         start = chunk.data_page_offset
         if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
             start = chunk.dictionary_page_offset
-        chunks.append((start, start + chunk.total_compressed_size, chunk.total_uncompressed_size))
+        chunks.append((start, start + chunk.total_compressed_size, _decoded(chunk)))
     if not all(0 <= start <= stop <= source.size for start, stop, _ in chunks):
         raise CorruptError("its bytes are said to lie outside the file", f"row group {split}")
     return chunks
@@ -110,6 +113,22 @@ def joined(chunks: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
         else:
             ranges.append((start, stop))
     return ranges
+
+
+def _decoded(chunk: Any) -> int:
+    """Bytes that a column chunk takes decoded, at about: with a dictionary that can be far more than its pages hold."""
+    pages = int(chunk.total_uncompressed_size)
+    if not chunk.has_dictionary_page:
+        return pages
+    width = _WIDTHS.get(chunk.physical_type, 0)
+    if chunk.physical_type == "BYTE_ARRAY" and chunk.is_stats_set and chunk.statistics.has_min_max:
+        with suppress(ValueError, OSError, NotImplementedError):  # values that Python can't hold
+            width = (_length(chunk.statistics.min) + _length(chunk.statistics.max)) // 2 + 8
+    return max(pages, min(width * int(chunk.num_values), _MOST))
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, (str, bytes)) else 8
 
 
 def first_line(error: BaseException) -> str:
@@ -184,7 +203,7 @@ def _leaves(metadata: pq.FileMetaData, names: list[str], columns: tuple[str, ...
     twice = [name for name, count in Counter(names).items() if count > 1 and name in wanted]
     if twice:
         raise FormatError(
-            f"{url} has several columns of the name {twice[0]!r}, and a record can hold but one:"
+            f"{shown(url)} has several columns of the name {twice[0]!r}, and a record can hold but one:"
             " name the columns that you want by columns="
         )
     found: set[str] = set()
@@ -198,5 +217,5 @@ def _leaves(metadata: pq.FileMetaData, names: list[str], columns: tuple[str, ...
             leaves.append(number)
     missing = [] if columns is None else [column for column in columns if column not in found]
     if missing:
-        raise FormatError(f"{url} has no column {missing[0]!r}; it has {', '.join(map(repr, names))}")
+        raise FormatError(f"{shown(url)} has no column {missing[0]!r}; it has {', '.join(map(repr, names))}")
     return tuple(leaves)

@@ -18,6 +18,7 @@ from streamio.formats.lines import Lines
 from streamio.formats.names import basename
 from streamio.formats.parquet import Parquet
 from streamio.formats.tar import Tar
+from streamio.storage.faults import shown
 
 FormatFactory: TypeAlias = Callable[..., Format]
 
@@ -68,7 +69,7 @@ def for_url(
         for key in given:
             if key not in parameters:
                 takes = ", ".join(f"{parameter}=" for parameter in parameters) or "no options"
-                raise FormatError(f"{key}= does not apply to the format {name!r} of {url}: it takes {takes}")
+                raise FormatError(f"{key}= does not apply to the format {name!r} of {shown(url)}: it takes {takes}")
     return factory(**given)
 
 
@@ -95,8 +96,8 @@ def for_urls(
             first, expected = url, name
         elif name != expected:
             raise FormatError(
-                f"a data set has one format, but {first} is {expected!r} and {url} is {name!r}:"
-                " narrow the glob, or make a data set of each and mix them"
+                f"a data set has one format, but {shown(first)} is {expected!r} and {shown(url)} is {name!r}:"
+                " narrow the glob, or make a data set of each"
             )
     if not expected:
         raise FormatError("there are no shards to choose a format for")
@@ -117,7 +118,7 @@ def name_for(url: str, *, format: str | None = None) -> str:  # noqa: A002
     name = _by_suffix(url)
     if name is None:
         raise FormatError(
-            f"the name of {url} does not tell its format. Known suffixes: {' '.join(known())}."
+            f"the name of {shown(url)} does not tell its format. Known suffixes: {' '.join(known())}."
             f" For other names say format= ({', '.join(sorted(registry.factories))})"
         )
     return name

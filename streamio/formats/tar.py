@@ -28,6 +28,7 @@ _WITHOUT_DATA = (
     tarfile.FIFOTYPE,
 )
 _REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
+_DIGITS = 19  # more has no size: Python refuses numbers of thousands of them
 _MEMBER_OVERHEAD = 128  # bytes that a member takes in memory beside its data
 
 
@@ -202,9 +203,9 @@ def _header(block: bytes, at: int) -> tarfile.TarInfo:
 def _size(pax: str | None, plain: int, at: int) -> int:
     if pax is None:
         return plain
-    if not pax.isascii() or not pax.isdigit():
-        raise CorruptError(f"a PAX header is damaged: its size is {pax!r}", f"byte {at}")
-    return int(pax)
+    if not pax.isascii() or not pax.isdigit() or len(pax.lstrip("0")) > _DIGITS:
+        raise CorruptError(f"a PAX header is damaged: its size is {pax[:40]!r}", f"byte {at}")
+    return int(pax.lstrip("0") or "0")
 
 
 def _data(stream: ByteStream, size: int, what: str) -> bytes:

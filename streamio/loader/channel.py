@@ -8,6 +8,7 @@ stopped half-way through a write can't hold it.
 from __future__ import annotations
 
 import io
+import pickle
 import socket
 import struct
 from collections import deque
@@ -18,16 +19,18 @@ _LENGTH = struct.Struct("!Q")
 _PROTOCOL = 5
 
 
-def dumps(message: Any) -> bytes:
-    """A message as bytes; tensors in it go through torch's shared memory."""
+def dumps(message: Any, *, by_value: bool = False) -> bytes:
+    """A message as bytes; tensors in it go through torch's shared memory unless `by_value`."""
+    if by_value:
+        return pickle.dumps(message, _PROTOCOL)
     buffer = io.BytesIO()
     ForkingPickler(buffer, _PROTOCOL).dump(message)
     return buffer.getvalue()
 
 
-def send(sock: socket.socket, message: Any) -> None:
+def send(sock: socket.socket, message: Any, *, by_value: bool = False) -> None:
     """Send a message whole; blocks while the other side does not read."""
-    data = dumps(message)
+    data = dumps(message, by_value=by_value)
     sock.sendall(_LENGTH.pack(len(data)))
     sock.sendall(data)
 

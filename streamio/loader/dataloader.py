@@ -9,7 +9,7 @@ import json
 import logging
 import weakref
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from multiprocessing.context import BaseContext
 from typing import Any
 
@@ -17,10 +17,11 @@ import torch
 import torch.utils.data
 
 from streamio.dataset import StreamingDataset
-from streamio.errors import StatusError, TopologyError
+from streamio.errors import GroupError, StatusError, TopologyError
 from streamio.loader.iterator import LoaderIterator
 from streamio.loader.ledger import Ledger
 from streamio.loader.pool import InProcess, Pool, Processes, start_context
+from streamio.loader.position import Position
 from streamio.loader.schedule import ByNumber, ByTurns, Schedule
 from streamio.loader.server import Answer, SpecWork
 from streamio.loader.spec import Spec, Start
@@ -35,6 +36,16 @@ logger = logging.getLogger(__name__)
 
 #: Records that one request asks for where they are delivered one by one.
 RECORDS_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class _Unchecked:
+    """A loaded state that has not been compared with the data yet, and what to go back to where it does not fit."""
+
+    state: State
+    allow: frozenset[str]
+    difference: str
+    before: Position
 
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
@@ -62,6 +73,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     dataset: StreamingDataset
 
+    #: Accelerate's `prepare` would wrap the loader and shard its stream a second time: with this it is left alone.
+    _is_accelerate_prepared = True
+
     def __init__(
         self,
         dataset: StreamingDataset,
@@ -80,7 +94,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         persistent_workers: bool = False,
     ) -> None:
         if not isinstance(dataset, StreamingDataset):
-            raise TypeError(f"dataset is a {type(dataset).__name__}; streamio.DataLoader delivers a StreamingDataset.")
+            raise TypeError(
+                f"dataset is a {type(dataset).__name__}; streamio.DataLoader delivers a StreamingDataset. "
+                "Other data sets, those of the base contract too, go into torch.utils.data.DataLoader."
+            )
         if global_batch_size is not None:
             if batch_size not in (1, None):
                 raise ValueError(
@@ -106,43 +123,37 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._spec: Spec | None = None
         self._pool: Pool | None = None
         self._active: weakref.ref[LoaderIterator] | None = None
-        self._armed: State | None = None
-        self._allow: frozenset[str] = frozenset()
-        self._difference = ""
-        self._run: str | None = None
-        self._place = Start(dataset.epoch)
-        self._step = 0
+        self._position = Position(Start(dataset.epoch))
+        self._dataset_epoch = dataset.epoch
+        self._unchecked: _Unchecked | None = None
         #: What was delivered and dropped.
         self.ledger = Ledger(dataset.max_drops, dataset.log_drop)
-        self._footers_counted = False
+        self._footers_counted = self._io_counted = False
 
     # Where the run stands
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next batch; after the last batch of an epoch, the one behind it."""
-        return self._place.epoch
+        """The epoch that is being delivered; between iterators, the one that the next begins or goes on with."""
+        return self._position.place.epoch if self._running else self._now().epoch
 
     @property
     def step(self) -> int:
         """Batches delivered since the run began, over all epochs."""
-        return self._step
+        return self._position.step
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iterator reads.
 
         A place in that epoch that has been loaded is kept; one in another epoch is given up with a warning.
         """
-        if self._armed is not None and self._armed.start.epoch != epoch:
-            logger.warning(
-                "set_epoch(%d) gives up the loaded place: epoch %d, batch %d. Loop over range(loader.epoch, ...) "
-                "to go on from it.",
-                epoch, self._armed.start.epoch, self._armed.start.k,
-            )  # fmt: skip
-            self._armed = None
-        self.dataset.set_epoch(epoch)
-        if self._armed is None:
-            self._place = Start(epoch)
+        self._position.choose(epoch, running=self._running)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.dataset!r}, batch_size={self.batch_size}, num_workers={self.num_workers}, "
+            f"epoch={self.epoch}, step={self.step})"
+        )
 
     def __len__(self) -> int:
         """Batches that this rank is given in a whole epoch. Before the first iterator all ranks ask together.
@@ -173,6 +184,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         stats = self.ledger.stats()
         if not all_ranks:
             return stats
+        if self.dataset.group.alone and self.dataset.topology.world_size > 1:
+            raise GroupError("stats(all_ranks=True) needs a process group: call torch.distributed.init_process_group.")
         parts = shared(self.dataset.group, lambda: json.dumps(stats.to_json()).encode(), "summing the stats")
         return sum((Stats(**json.loads(part)) for part in parts), Stats())
 
@@ -200,26 +213,28 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def state(self) -> State:
         """The place behind the last batch delivered."""
-        if self._armed is not None:
-            return self._armed
+        now, position = self._now(), self._position
         if not self.dataset.is_prepared:  # nothing was delivered; to settle now would be a call to other ranks
-            return State(self._run or "", self._step, self._place, {}, "", 0, self.dataset.topology.rank)
-        spec = self._settle()
-        settled = self.dataset.prepare()
-        place = self._place
-        if spec.indexed and spec.end != "cycle" and place.k >= spec.steps(place.epoch):
-            place = Start(place.epoch + 1)
-        if not spec.indexed and not place.cursors:
-            place = replace(place, cursors=(START,) * spec.grid.columns)
+            if self._unchecked is not None:
+                return replace(self._unchecked.state, start=now)
+            return State(position.run or "", position.step, now, {}, "", 0, self.dataset.topology.rank)
+        spec, settled = self._settle(), self.dataset.prepare()
+        if not spec.indexed and not now.cursors:
+            now = replace(now, cursors=(START,) * spec.grid.columns)
         return State(
-            run=self._run or settled.run,
-            step=self._step,
-            start=place,
+            run=position.run or settled.run,
+            step=position.step,
+            start=now,
             plan=plan_inputs(spec),
             digest=settled.shards.digest,
             shards=len(settled.shards),
             rank=settled.topology.rank,
         )
+
+    def steps_of(self, epoch: int) -> int:
+        """Global batches of an epoch; 0 where they are not known beforehand."""
+        spec = self._settle()
+        return spec.steps(epoch) if spec.indexed else 0
 
     def adopt(self, state: State, allow: Collection[str] = (), difference: str = "") -> None:
         """Let the next iterator begin at a state.
@@ -238,26 +253,25 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             raise ValueError(f"allow={sorted(unknown)} is not known; it may hold {', '.join(ALLOWABLE)}.")
         self._close_active()
         self._forget_spec()  # the state's window may be another
-        self._armed, self._allow, self._difference = state, frozenset(allow), difference
+        self._unchecked = _Unchecked(state, frozenset(allow), difference, replace(self._position))
+        self._position.load(state.start, state.run or None, state.step)
         if self.dataset.is_prepared:
             self._settle()
-        self._run, self._step, self._place = state.run or None, state.step, state.start
-        self.dataset.set_epoch(state.start.epoch)
 
     # Iteration
 
     def __iter__(self) -> Any:
         """The batches of an epoch: from the loaded place on, else from its beginning."""
         spec = self._settle()
+        now = self._now()
         self._close_active()
-        start = self._armed.start if self._armed is not None else Start(self._place.epoch)
-        self._armed = None
+        start = self._position.begin(Start(now.epoch))
         if not spec.indexed and not start.cursors:
             start = replace(start, cursors=(START,) * spec.grid.columns)
         pool = self._pool or self._new_pool(spec)
         self._pool = pool if self.persistent_workers else None
         pool.begin(start)
-        self._place = start
+        self._position.place = start
         self._schedule = self._new_schedule(spec, start, pool.workers)
         iterator = LoaderIterator(
             pool,
@@ -273,7 +287,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def delivered(self, answer: Answer, *, of_epoch: bool) -> None:
         """Note what an answer brought; called by the iterator."""
-        place, schedule = self._place, self._schedule
+        self.ledger.add(answer)
+        place, schedule = self._position.place, self._schedule
         if isinstance(schedule, ByTurns):
             place = replace(
                 place,
@@ -281,20 +296,34 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 ended=frozenset(schedule.ended),
                 column=schedule.column,
             )
-        self._place = replace(place, k=place.k + of_epoch)
-        self._step += of_epoch
-        self.ledger.add(answer)
+        self._position.place = replace(place, k=place.k + of_epoch)
+        self._position.step += of_epoch
 
     def finished(self) -> None:
         """The epoch is over: the next one is up; called by the iterator."""
-        self._place = Start(self._place.epoch + 1)
-        self.dataset.set_epoch(self._place.epoch)
+        self._position.place = Start(self._position.place.epoch + 1)
 
     def waited(self, seconds: float) -> None:
         """Count waiting time; called by the iterator."""
         self.ledger.waited(seconds)
 
     # Parts
+
+    @property
+    def _running(self) -> bool:
+        """Whether an iterator still delivers."""
+        iterator = self._active() if self._active is not None else None
+        return iterator is not None and iterator.running
+
+    def _now(self) -> Start:
+        """Where the run stands; the end of an epoch is the beginning of the next."""
+        if self.dataset.epoch != self._dataset_epoch:  # somebody chose by the data set
+            self._dataset_epoch = self.dataset.epoch
+            self.set_epoch(self.dataset.epoch)
+        now, spec = self._position.now(running=self._running), self._spec
+        if spec is not None and spec.indexed and spec.end != "cycle" and now.k and now.k >= spec.steps(now.epoch):
+            return Start(now.epoch + 1)
+        return now
 
     def _settle(self) -> Spec:
         """The spec for the options and the topology, made once; an armed state is checked against it."""
@@ -314,25 +343,28 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             batch = self._global_batch
         else:
             batch = (self.batch_size or 1) * world
-        window = None
-        if self._armed is not None and "window" not in self._allow:
-            window = self._armed.plan.get("window")
+        loaded = self._unchecked
+        window = loaded.state.plan.get("window") if loaded and "window" not in loaded.allow else None
         spec = dataset.spec(batch, max(1, self.num_workers), drop_last=self.drop_last, window=window)
         if spec.indexed and not spec.steps(0):
             slots = spec.indexed_plan(0).slots
             raise TopologyError(
                 f"drop_last=True leaves nothing: {slots} records are fewer than a global batch of {batch}."
             )
-        if self._armed is not None:
+        if loaded is not None:
+            self._unchecked = None
             now = spec if dataset.window is None else replace(spec, window=dataset.window)
-            found = differences(self._armed, now, settled.shards.digest, self._allow, self._difference)
+            found = differences(loaded.state, now, settled.shards.digest, loaded.allow, loaded.difference)
             if found:
-                self._armed = None
+                self._position = loaded.before
                 raise StatusError(f"The saved place does not fit this loader: {'; '.join(found)}.")
-        elif self._run is None and settled.topology.rank == 0 and not self._footers_counted:
+        elif self._position.run is None and settled.topology.rank == 0 and not self._footers_counted:
             self._footers_counted = True  # by one rank for all, and not again in a run that is taken up
             self.ledger.add_drops(settled.drops)
         self._spec = spec
+        if not self._io_counted:
+            self._io_counted = True
+            self.ledger.add_io(settled.io)
         if not dataset.group.alone and spec.end == "exact":
             logger.warning(
                 'end="exact" on %d ranks: they may end at different steps; don\'t wait for each other in the loop.',

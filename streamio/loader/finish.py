@@ -56,12 +56,13 @@ class Finisher:
         if self._map is None:
             return record
         try:
-            if self._rng:
-                return self._map(record, rng=generator(*self._key, *slot))
-            return self._map(record)
+            value = self._map(record, rng=generator(*self._key, *slot)) if self._rng else self._map(record)
         except DropRecord as drop:
             return Bad(drop.reason, drop.message, f"record {index}")
         except Exception as error:
             if sys.version_info >= (3, 11):
                 error.add_note(f"Raised by the map given to StreamingDataset, for {shown(url)} at record {index}.")
             raise
+        if value is None:
+            raise TypeError("map returned None: return the record, or raise streamio.DropRecord to leave it out")
+        return value

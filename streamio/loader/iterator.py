@@ -84,18 +84,21 @@ class LoaderIterator(Iterator[Any]):
             )
         begun = time.perf_counter()
         try:
-            batch = self._next()
-            return batch if self._finish is None else self._finish(batch)
-        except StopIteration:
-            self._ended = True
-            self.close()
-            self._listener.finished()
-            raise
+            answer = self._next()
+        except StopIteration as error:  # of a user's function: it must not pass for the end of the epoch
+            self.close(failed=True)
+            raise RuntimeError("map, collate_fn or decode raised StopIteration") from error
         except BaseException:
             self.close(failed=True)
             raise
         finally:
             self._listener.waited(time.perf_counter() - begun)
+        if answer is None:
+            self._ended = True
+            self.close()
+            self._listener.finished()
+            raise StopIteration
+        return answer.batch
 
     def close(self, *, failed: bool = False) -> None:
         """Let go of the workers."""
@@ -107,8 +110,13 @@ class LoaderIterator(Iterator[Any]):
         if getattr(self, "_pool", None) is not None:
             self.close()
 
-    def _next(self) -> Any:
-        """The next batch that holds something."""
+    @property
+    def running(self) -> bool:
+        """Whether it may still deliver."""
+        return self._pool is not None
+
+    def _next(self) -> Answer | None:
+        """The next answer that holds a batch; None at the end of the epoch."""
         while (worker := self._schedule.due()) is not None:
             answer = self._answer(worker)
             if answer.failure is not None:
@@ -117,11 +125,14 @@ class LoaderIterator(Iterator[Any]):
             of_epoch = self._schedule.accept(answer)
             if answer.ended:
                 self._answers[worker].clear()
-            self._listener.delivered(answer, of_epoch=of_epoch)
+            # All that can fail comes first: what is told as delivered must reach the loop.
             self._fill()
+            if answer.records and self._finish is not None:
+                answer.batch = self._finish(answer.batch)
+            self._listener.delivered(answer, of_epoch=of_epoch)
             if answer.records:
-                return answer.batch
-        raise StopIteration
+                return answer
+        return None
 
     def _answer(self, worker: int) -> Answer:
         answers = self._answers[worker]

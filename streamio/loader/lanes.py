@@ -34,6 +34,9 @@ Slot: TypeAlias = tuple[int, int, Record | Bad]
 #: Slots that are made into Python records at once: enough to spread the cost of a call into Arrow.
 BLOCK = 1024
 
+#: Decoded bytes that such a block may have, at about.
+BLOCK_BYTES = 8 << 20
+
 #: Splits that a lane loads ahead at most, however small they are.
 MOST_AHEAD = 64
 
@@ -106,6 +109,8 @@ class LaneReader:
         self._window = -1
         self._order: NDArray[np.int64] = np.empty(0, np.int64)
         self._block: tuple[int, list[Slot]] = (0, [])
+        mean = loader.splits.nbytes.sum() / loader.splits.records.sum()
+        self._at_once = max(1, min(BLOCK, int(BLOCK_BYTES / max(1.0, mean))))
 
     def read(self, low: int, high: int) -> list[Slot]:
         """The slots at places [low, high) of the lane, in the order of delivery."""
@@ -163,10 +168,10 @@ class LaneReader:
             if window != self._window:
                 self._window, self._order = window, lane.order(window)
                 self.hold(lane.start + first, lane.start + last)
-            stop = min(last, max(high, low + BLOCK))
+            stop = min(last, max(high, low + self._at_once))
             slots = self._order[low - first : stop - first]
         else:
-            stop = min(lane.length, max(high, low + BLOCK))
+            stop = min(lane.length, max(high, low + self._at_once))
             self.hold(lane.start + low, lane.start + stop)
             slots = np.arange(lane.start + low, lane.start + stop, dtype=np.int64)
         self._block = (low, self.values(slots))

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from streamio.errors import TooManyDropsError
 from streamio.observe.drops import Drop, DropLog
-from streamio.observe.stats import Stats
+from streamio.observe.stats import IoCounts, Stats
 
 if TYPE_CHECKING:
     from streamio.loader.server import Answer
 
 #: Records that a fraction given as `max_drops` is taken of at least, so that one bad record at the start stops nothing.
 FRACTION_FLOOR = 1000
+
+#: Share of refilled records at which a warning says that something else was meant.
+REFILLS_TOLD = 0.1
+
+logger = logging.getLogger(__name__)
 
 
 class Ledger:
@@ -25,7 +32,7 @@ class Ledger:
         tell: Called with the first drop of each place.
 
     Attributes:
-        drops: Drops of this rank in this process.
+        drops: Drops of this rank since the run was taken up.
         drops_before: Drops of all ranks before.
         delivered_before: Records that all ranks had been given before.
     """
@@ -34,18 +41,21 @@ class Ledger:
         self._limit = limit
         self._tell = tell
         self._stats = Stats()
+        self._earlier: Counter[str] = Counter()  # drops of this process before the run was taken up (again)
+        self._delivered_earlier = 0
+        self._refills_told = False
         self.drops = DropLog()
         self.drops_before = DropLog()
         self.delivered_before = 0
 
     @property
     def delivered(self) -> int:
-        """Records that this rank was given in this process."""
-        return self._stats.records
+        """Records that this rank was given since the run was taken up."""
+        return self._stats.records - self._delivered_earlier
 
     def stats(self) -> Stats:
         """The counts as they are now."""
-        return replace(self._stats, dropped=dict(self.drops.reasons))
+        return replace(self._stats, dropped=dict(self._earlier + self.drops.reasons))
 
     def waited(self, seconds: float) -> None:
         """Count waiting time."""
@@ -62,10 +72,22 @@ class Ledger:
         stats.batches += bool(answer.records)
         stats.padded += answer.padded
         stats.refilled += answer.refilled
-        stats.requests += answer.io.requests
-        stats.bytes_read += answer.io.bytes_read
-        stats.retries += answer.io.retries
+        self.add_io(answer.io)
+        if stats.refilled > REFILLS_TOLD * stats.records > REFILLS_TOLD * FRACTION_FLOOR and not self._refills_told:
+            self._refills_told = True
+            logger.warning(
+                "%d of %d records stand in for dropped ones: they are seen twice or more. To filter records, use "
+                'end="exact" or on_drop="short"; to bear fewer drops, max_drops.',
+                stats.refilled,
+                stats.records,
+            )
         self.add_drops(answer.drops)
+
+    def add_io(self, io: IoCounts) -> None:
+        """Count what storage did beside the batches."""
+        self._stats.requests += io.requests
+        self._stats.bytes_read += io.bytes_read
+        self._stats.retries += io.retries
 
     def add_drops(self, drops: Iterable[Drop]) -> None:
         """Count drops, tell of new places, and check this rank's share of what the run bears."""
@@ -76,8 +98,11 @@ class Ledger:
             self.check(self.drops_before.total + self.drops.total, self.delivered_before + self.delivered)
 
     def take_up(self, drops: DropLog, delivered: int) -> None:
-        """Note what all ranks had dropped and delivered when the run was taken up."""
+        """Note what all ranks had dropped and delivered where the run is taken up; what came after that counts anew."""
         self.drops_before, self.delivered_before = drops, delivered
+        self._earlier += self.drops.reasons
+        self._delivered_earlier = self._stats.records
+        self.drops = DropLog()
 
     def check(self, dropped: int, delivered: int) -> None:
         """Stop the run where more was dropped than `max_drops` bears.

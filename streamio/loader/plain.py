@@ -5,6 +5,7 @@ Columns come from the worker's number, records go out one by one, and the place 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,9 @@ from streamio.plan import START
 
 if TYPE_CHECKING:
     from streamio.dataset import StreamingDataset
+
+
+logger = logging.getLogger(__name__)
 
 
 def iterate(dataset: StreamingDataset, number: int, workers: int) -> Iterator[Any]:
@@ -57,7 +61,14 @@ def _start(dataset: StreamingDataset, spec: Spec, number: int, workers: int) -> 
     """Where the status of this worker says, if it is of the epoch at hand; else the beginning."""
     status = dataset._get_worker_data_status(number)  # noqa: SLF001
     start = Start(dataset.epoch, number if spec.indexed else 0, (START,) * workers)
-    if status is None or status["epoch"] != dataset.epoch:
+    if status is None:
         return start
-    start = Start(dataset.epoch, int(status["k"]), start.cursors)
+    if status["epoch"] != dataset.epoch and dataset.epoch_chosen:
+        logger.warning(
+            "The loaded status is of epoch %d and set_epoch(%d) was called: this epoch begins at its beginning.",
+            status["epoch"],
+            dataset.epoch,
+        )
+        return start
+    start = Start(int(status["epoch"]), int(status["k"]), start.cursors)
     return start if spec.indexed else lanes_from_json(start, status["lanes"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import logging
 import multiprocessing
 import os
@@ -294,11 +295,16 @@ def start_context(wanted: BaseContext | None) -> BaseContext:
         return wanted
     if "fork" in methods and not obstore_used():
         return multiprocessing.get_context("fork")
-    logger.warning(
+    _warn_once(
         "This process has read through obstore, which does not survive a fork: workers are started by forkserver. "
         'The main program needs its `if __name__ == "__main__":` guard for that.'
     )
     return multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    logger.warning(message)
 
 
 #: Pools to be closed at exit, before the interpreter is taken apart around their threads.

@@ -119,3 +119,8 @@ class Start:
     cursors: tuple[Cursor, ...] = ()
     ended: frozenset[int] = frozenset()
     column: int = 0
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything of the epoch has been delivered."""
+        return bool(self.k or self.ended or any(cursor != Cursor() for cursor in self.cursors))

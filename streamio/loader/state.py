@@ -23,7 +23,7 @@ VERSION = 1
 _TOPOLOGY = {
     "kind": "the kind of plan",
     "rows": "the number of ranks (rows of lanes)",
-    "columns": "the number of workers (columns of lanes)",
+    "columns": "num_workers (columns of lanes; 0 counts as 1)",
     "batch": "the global batch size",
 }
 #: Plan inputs that a caller may let differ; the loader's own value holds then.
@@ -86,10 +86,13 @@ class State:
                 f"The state is of version {version}; this streamio reads up to {VERSION}. Install a newer one."
             )
         try:
-            start, step = Start(int(value["epoch"]), int(value["k"])), int(value["step"])
+            own = value.get("ranks", {}).get(str(rank), value)  # ranks may have come to their ends apart
+            start, step = Start(int(value["epoch"]), int(own["k"])), int(own["step"])
             plan = dict(value["plan"])
             if plan.get("kind") == "streamed":
                 lanes = value["lanes"].get(str(rank))
+                if not any(each["k"] or each["ended"] for each in value["lanes"].values()):
+                    lanes = {"k": 0, "step": step, "cursors": [], "ended": [], "next": 0}  # whoever shared them
                 if lanes is None:
                     raise StatusError(
                         f"The state holds the lanes of ranks {', '.join(value['lanes'])} but not those of rank {rank}. "
@@ -144,14 +147,16 @@ def differences(state: State, spec: Spec, digest: str, allow: Collection[str], d
     """
     if not state.plan:
         return []
+    # An epoch that has not begun may be dealt to any topology.
+    fixed = _TOPOLOGY if state.start.begun else {"kind": _TOPOLOGY["kind"]}
     now = plan_inputs(spec)
     found = [
         f"{text} was {state.plan.get(name)} and is {now[name]} now"
-        for name, text in _TOPOLOGY.items()
+        for name, text in fixed.items()
         if state.plan.get(name) != now[name]
     ]
     if found:
-        found[-1] += " (another topology or batch size within a run is not supported yet)"
+        found[-1] += " (another topology or batch size within an epoch is not supported yet)"
     found += [
         f"{name} was {state.plan.get(name)!r} and is {now[name]!r} now (allow=[{name!r}] takes the new one)"
         for name in _OPTIONS

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from streamio.errors import TooManyDropsError
+from streamio.errors import StreamioError, TooManyDropsError
 from streamio.formats.base import Bad, CorruptError, Row, StreamedFormat
 from streamio.loader.finish import Finisher
 from streamio.loader.spec import Made, Start
@@ -117,6 +117,7 @@ class _Lane:
         # What is read next: slot `number` of the split at `at` in pass `turn`.
         self._turn, self._at, self._number = cursor.turn, cursor.split, 0
         self._rows: Iterator[Row] | None = None
+        self._error: StreamioError | None = None
         self._seen = cursor.turn if cursor.split or cursor.record else -1  # the last pass that had a slot
         self._window: list[_Slot] = []
         self._begin = cursor  # where the window begins
@@ -163,37 +164,48 @@ class _Lane:
             self._window = [window[place] for place in permutation(len(window), *key).tolist()]
 
     def _read(self, most: int, most_bytes: int | None) -> list[_Slot]:
-        """Read slots in the order of the splits: `most` of them, or fewer once they have `most_bytes`."""
+        """Read slots in the order of the splits: `most` of them, or fewer once they have `most_bytes`.
+
+        An unshuffled lane stops at the end of a split: it waits for the next one when that is wanted.
+        """
+        if self._error is not None:
+            raise self._error
         slots: list[_Slot] = []
         nbytes = 0
-        while len(slots) < most and (most_bytes is None or nbytes < most_bytes) and self._open():
+        while len(slots) < most and (most_bytes is None or nbytes < most_bytes):
+            if slots and self._rows is None and not self._plan.shuffle:
+                break
+            if not self._open():
+                break
             rows, turn, at, number = self._rows, self._turn, self._at, self._number
             assert rows is not None
             split = self._order[at]
             url = self._shards[int(self._splits.shard[split])].url
-            began = number == 0
-            ended = False
             try:
                 for row in rows:
+                    if number == 0:  # not before the split's own first read has been answered
+                        self._hint_next()
                     slots.append(_Slot(turn, at, number, split, url, row))
                     number += 1
                     nbytes += row.nbytes
                     if len(slots) >= most or (most_bytes is not None and nbytes >= most_bytes):
+                        self._number = number
                         break
                 else:
-                    ended = True
+                    self._rows, self._at, self._number = None, at + 1, 0
             except CorruptError as error:  # one bad slot stands for the rest
                 bad = Bad("corrupt", f"{error}; the rest of the shard is lost", error.position)
                 slots.append(_Slot(turn, at, number, split, url, Row(-1, 0, bad)))
                 number += 1
-                self._rows = iter(())
-            self._number = number
+                self._rows, self._number = iter(()), number
+            except StreamioError as error:
+                self._error = error  # for good: what comes behind it must not pass for the next slot
+                if not slots or self._plan.shuffle:
+                    raise
+                self._number = number  # what was read before goes out first; whoever asks on is told
+                break
             if number:
                 self._seen = turn
-            if ended:
-                self._rows, self._at, self._number = None, at + 1, 0
-            elif began:  # not before the split's own first read has been sent
-                self._hint_next()
         return slots
 
     def _open(self) -> bool:
@@ -217,7 +229,9 @@ class _Lane:
         if self._at + 1 < len(self._order):
             split = self._order[self._at + 1]
             shard = self._shards[int(self._splits.shard[split])]
-            self._reader.hint(shard, int(self._splits.start[split]), int(self._splits.stop[split]))
+            # A cut shard is read from the byte before, which tells whether a line begins at the cut.
+            start = max(0, int(self._splits.start[split]) - 1)
+            self._reader.hint(shard, start, int(self._splits.stop[split]))
 
 
 def _nothing_good(turn: int) -> TooManyDropsError:

@@ -53,6 +53,7 @@ class WorkerArguments:
 def worker_main(arguments: WorkerArguments, worker_id: int, num_workers: int, sock: socket.socket) -> None:
     """Serve until the parent closes the socket or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a trainer's handler is not ours to run
     threading.Thread(target=_end_with_parent, name="streamio-parent-watch", daemon=True).start()
     torch.set_num_threads(1)
     seed = arguments.seed + worker_id
@@ -63,7 +64,9 @@ def worker_main(arguments: WorkerArguments, worker_id: int, num_workers: int, so
 
     server = Server(arguments.work, arguments.collate, batched=arguments.batched)
     outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    sender = threading.Thread(target=_send_all, args=(sock, outbox), name="streamio-send", daemon=True)
+    # Records one by one would use up the file descriptors that torch shares tensors by: these go by value.
+    arguments_of_sender = (sock, outbox, not arguments.batched)
+    sender = threading.Thread(target=_send_all, args=arguments_of_sender, name="streamio-send", daemon=True)
     sender.start()
     failure = _initialised(arguments, worker_id)
     with contextlib.suppress(EOFError, OSError):  # the parent has closed its end
@@ -93,34 +96,34 @@ def _begun(server: Server, start: Any) -> tuple[BaseException, str] | None:
     return None
 
 
-def _send_all(sock: socket.socket, outbox: queue.SimpleQueue[Any]) -> None:
+def _send_all(sock: socket.socket, outbox: queue.SimpleQueue[Any], by_value: bool) -> None:
     """Send answers while the next ones are being made."""
     with contextlib.suppress(OSError):  # the parent has closed its end
         while True:
-            message = outbox.get()
+            iteration, answers = outbox.get()
+            failure = answers[-1].failure
+            if failure is not None and not _survives(failure[0]):
+                told = WorkerError(f"{type(failure[0]).__name__}: {failure[0]}")
+                answers[-1] = Answer(failure=(told, failure[1]))
             try:
-                send(sock, message)
+                send(sock, (iteration, answers), by_value=by_value)
             except OSError:
                 raise
-            except Exception as error:  # noqa: BLE001 - a batch or an exception that can't be pickled
-                iteration, answers = message
-                send(sock, (iteration, [_unsendable(answers, error)]))
+            except Exception as error:  # noqa: BLE001 - a batch that can't be pickled
+                send(sock, (iteration, [_unsendable(error)]))
 
 
-def _unsendable(answers: list[Answer], error: Exception) -> Answer:
-    failure = answers[-1].failure
-    if failure is not None and not _picklable(failure[0]):
-        return Answer(failure=(WorkerError(f"{type(failure[0]).__name__}: {failure[0]}"), failure[1]))
+def _unsendable(error: Exception) -> Answer:
     text = f"A batch can't be sent from a worker: it can't be pickled ({type(error).__name__}: {error})."
     return Answer(failure=(WorkerError(text), "".join(traceback.format_exception(error))))
 
 
-def _picklable(value: Any) -> bool:
+def _survives(error: BaseException) -> bool:
+    """Whether an exception comes out of a pickle as what it was."""
     try:
-        pickle.dumps(value)
+        return type(pickle.loads(pickle.dumps(error))) is type(error)  # noqa: S301 - our own bytes
     except Exception:  # noqa: BLE001 - any failure means no
         return False
-    return True
 
 
 def _end_with_parent() -> None:

@@ -63,11 +63,15 @@ class DropLog:
         return sorted(self._places.values(), key=lambda drop: (-drop.records, drop.url, drop.position))
 
     def worst(self, count: int = 5) -> str:
-        """The worst places as text for people."""
+        """The shards with the most drops as text for people, each with its first place."""
+        shards: dict[str, list[Drop]] = {}
+        for drop in self._places.values():
+            shards.setdefault(drop.url, []).append(drop)
+        worst = sorted(shards.items(), key=lambda item: (-sum(drop.records for drop in item[1]), item[0]))[:count]
         return "; ".join(
-            f"{drop.url}{f' at {drop.position}' if drop.position else ''}: {drop.records} ({drop.reason}: "
-            f"{drop.message})"
-            for drop in self.places()[:count]
+            f"{url}: {sum(drop.records for drop in drops)}, the first"
+            f"{f' at {drops[0].position}' if drops[0].position else ''} ({drops[0].reason}: {drops[0].message})"
+            for url, drops in worst
         )
 
     def to_json(self) -> dict[str, object]:

@@ -29,6 +29,8 @@ def _philox(key: tuple[int | str, ...]) -> np.random.Philox:
     """Philox keyed by the SHA-256 of the key's parts, each told apart by type and length."""
     digest = hashlib.sha256()
     for part in key:
+        if type(part) not in (int, str):  # another type of one value would be another order
+            raise TypeError(f"an order is keyed by int and str, not by {part!r} of {type(part).__name__}")
         text = f"{'i' if isinstance(part, int) else 's'}{part}"
         digest.update(f"{len(text)}:{text}".encode())
     return np.random.Philox(key=int.from_bytes(digest.digest()[:16], "little"))

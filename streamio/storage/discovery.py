@@ -5,6 +5,7 @@ It looks at names and sizes only, never into a file. It uses no obstore, so that
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,12 +17,15 @@ from streamio.errors import DataNotFoundError, EndpointError, FormatError
 from streamio.storage.faults import shown
 from streamio.storage.pages import Info
 from streamio.storage.place import Place, is_glob
+from streamio.storage.retry import Retry
 from streamio.storage.selection import Selection
 from streamio.storage.shards import Shard, ShardList
 from streamio.storage.urls import name_of, normalise
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+logger = logging.getLogger(__name__)
 
 URLs: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 
@@ -37,18 +41,20 @@ def discover(
     storage_options: Mapping[str, Any] | None = None,
     accepts: Callable[[str], bool] | None = None,
     known: str = "",
+    retry: Retry | None = None,
 ) -> ShardList:
     """List every shard below one or many URLs: files, folders, globs with `**`.
 
     In folders and globs, hidden and marker files, placeholders of folders, and files of unknown format are
-    left out. A file named in full is always taken; an object whose very name is also a glob is taken instead
-    of what the glob matches.
+    left out; so are, with a warning, names with `::` in them, as fsspec can't name these. A file named in full is
+    always taken; an object or folder whose very name is also a glob is taken instead of what the glob matches.
 
     Args:
         urls: A URL, a path, or a sequence of them. A folder stands for all that lies below it.
         storage_options: Options for fsspec; by scheme where there are several (see `docs/urls.md`).
         accepts: Tells of a file's name or URL whether its format is known; by default every file is taken.
         known: The suffixes that `accepts` knows, for messages.
+        retry: When failed calls are tried again, `Retry()` by default. For a URL's first answer it is for 15 s at most.
 
     Returns:
         The shards sorted by URL, each once, however many of `urls` lead to it.
@@ -68,7 +74,7 @@ def discover(
     wanted = _wanted(urls)
 
     def found(url: str) -> pa.Table:
-        return _table(_below(url, storage_options, accepts, known))
+        return _table(_below(url, storage_options, accepts, known, retry))
 
     if len(wanted) == 1:
         shards = _sorted(found(wanted[0]))
@@ -115,18 +121,24 @@ def _sorted(table: pa.Table) -> ShardList:
 
 
 def _below(
-    url: str, options: Mapping[str, Any] | None, accepts: Callable[[str], bool] | None, known: str
+    url: str,
+    options: Mapping[str, Any] | None,
+    accepts: Callable[[str], bool] | None,
+    known: str,
+    retry: Retry | None,
 ) -> Iterator[Shard]:
     """The shards below one normalised URL."""
     first, chained, rest = url.partition("::")
     if chained and "://" in first and is_glob(rest):  # several archives: each for itself
-        for archive in discover(rest, storage_options=options):
-            yield from _below(f"{first}::{archive.url}", options, accepts, known)
+        for archive in discover(rest, storage_options=options, retry=retry):
+            yield from _below(f"{first}::{archive.url}", options, accepts, known, retry)
         return
-    place = Place(url, options)
+    place = Place(url, options, retry)
     named = None
     exact = place.look(place.path)  # also shows early whether the store answers at all
-    if exact is not None and exact.get("type") != "directory":
+    if exact is not None and exact.get("type") == "directory":
+        place.take_literally()
+    elif exact is not None:
         named = _shard(place, place.path, exact)
         # What else it might be is the placeholder of a folder of that name.
         data = accepts(name_of(named.url)) if accepts else named.size > 0
@@ -134,10 +146,22 @@ def _below(
             yield named
             return
     selection = Selection(place, accepts)
+    unnamed: list[str] = []
     for path, info in place.listing():
-        if selection.takes(path, info):
+        if not selection.takes(path, info):
+            continue
+        if "::" in path:
+            unnamed.append(path)
+        else:
             yield _shard(place, path, info)
     selection.tell()
+    if unnamed:
+        count = f"{len(unnamed)} file{'s' if len(unnamed) > 1 else ''}"
+        told = f"{shown(url)}: {count} with :: in the name, {shown(place.url_of(unnamed[0]))!r} for one"
+        why = "fsspec takes :: for a chain of URLs and can't name it. Rename what has it."
+        if len(unnamed) == selection.taken:
+            raise DataNotFoundError(f"{told}, and there are no others: {why}")
+        logger.warning("%s, left out: %s", told, why)
     if selection.taken:
         return
     if named is None:

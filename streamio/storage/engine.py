@@ -6,6 +6,7 @@ obstore reads s3:// and gs://; fsspec reads everything else, and what obstore ca
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
@@ -107,6 +108,8 @@ def fits_obstore(url: str) -> bool:
     bucket, key = split_url(url)
     if not bucket or ":" in bucket or bucket.endswith("--x-s3"):
         return False  # access points, directory buckets
+    if re.search(r"[\x00-\x1f\x7f]", key):
+        return False
     return not {"", ".", ".."} & set(key.split("/"))
 
 

@@ -10,6 +10,7 @@ import concurrent.futures
 import errno
 import os
 import re
+import ssl
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -31,6 +32,7 @@ Kind: TypeAlias = Literal[
     "missing",  # 404
     "denied",  # 403
     "credentials",  # 401, an unknown key, or none at all
+    "tls",  # https:// asked of a server that speaks plain HTTP
     "changed",  # 412, 416, another size
     "permanent",  # any other answer that a repetition won't change
     "foreign",  # not an error of a storage call
@@ -83,6 +85,11 @@ def read_error(fault: Fault, *, url: str, what: str, attempts: int, seconds: flo
         seconds: For how long nothing came.
     """
     head = f"{shown(url)}: {what}"
+    if fault.kind == "missing" and "memory://" in url:
+        return ReadError(
+            f"{head}: nothing is there in this process: memory:// lives in the process that filled it, and of workers "
+            "those alone see it that are started by fork. Use a local folder (file://), or num_workers=0."
+        )
     if fault.kind == "missing":
         return ShardChangedError(
             f"{head}: the object (or its bucket) was removed since it was listed ({fault.text}). "
@@ -105,14 +112,14 @@ def call_error(fault: Fault, *, url: str, what: str, attempts: int, seconds: flo
         return DataNotFoundError(f"{head}: nothing is there ({fault.text}). Check the bucket and the path.")
     if fault.kind in ("denied", "credentials"):
         return _refused(fault, head)
-    if fault.transient:
+    if fault.transient or fault.kind == "tls":
         return EndpointError(f"{head}: {_given_up(fault, attempts, seconds)}")
     return ReadError(f"{head}: {_given_up(fault, attempts, seconds)}")
 
 
 def shown(url: str) -> str:
     """A URL as it may stand in a message: without passwords, and without the values of signed queries."""
-    url = re.sub(r"(://)[^/@\s]*@", r"\1***@", url)
+    url = re.sub(r"(://)[^/\s]*@", r"\1***@", url)  # to the last @: a password may hold some
     return re.sub(r"(?i)([?&][^=&]*(?:sig|token|credential|key|secret|password)[^=&]*=)[^&\s]+", r"\1***", url)
 
 
@@ -231,7 +238,7 @@ def _client_fault(error: BaseException) -> Fault | None:
     if home == "aiohttp":
         status = getattr(error, "status", 0)
         if "Certificate" in name or "SSL" in name:
-            return Fault("permanent", scrub(f"{name}: {text}"))
+            return _tls_fault(name, text)
         if isinstance(status, int) and status >= 400:
             return _answer(status, message=str(getattr(error, "message", "")))
         return Fault("unreachable" if "Connect" in name else "transient", scrub(f"{name}: {text}"))
@@ -294,12 +301,19 @@ def _botocore_fault(name: str, error: BaseException) -> Fault:
     if re.search("Credential|Profile|Token|SSO|Login", name):
         return Fault("credentials", scrub(f"{name}: {error}"))
     if name == "SSLError":
-        return Fault("permanent", scrub(f"{name}: {error}"))
+        return _tls_fault(name, str(error))
     if re.search("EndpointConnection|ConnectTimeout|ProxyConnection|ConnectionError", name):
         return Fault("unreachable", scrub(f"{name}: {error}"))
     if re.search("Timeout|ConnectionClosed|HTTPClient|ResponseStream|IncompleteRead|ResponseParser|Checksum", name):
         return Fault("transient", scrub(f"{name}: {error}"))
     return Fault("permanent", scrub(f"{name}: {error}"))
+
+
+def _tls_fault(name: str, text: str) -> Fault:
+    if re.search("WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE|PACKET_LENGTH_TOO_LONG", text):
+        remedy = "the server does not speak TLS: write http:// in endpoint_url (or the URL), or turn TLS on there"
+        return Fault("tls", scrub(f"{remedy} ({name}: {text}"[:280] + ")"))
+    return Fault("permanent", scrub(f"{name}: {text}"))
 
 
 _BUSY = {
@@ -333,6 +347,8 @@ def _builtin_fault(error: BaseException) -> Fault:
         return Fault("denied", text)
     if not isinstance(error, OSError):
         return Fault("foreign", text)
+    if isinstance(error, ssl.SSLError):
+        return _tls_fault(name, str(error))
     if str(error).startswith("Forbidden"):  # gcsfs's word for 403
         return Fault("denied", text)
     if name == "gaierror" or error.errno in _CUT_OFF:

@@ -12,9 +12,10 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+from streamio.errors import ReadError, StreamioError
 from streamio.storage.carry import GsOptions, S3Options, carry, client_options
 from streamio.storage.engine import split_url
-from streamio.storage.faults import ChangedError, ShortAnswerError
+from streamio.storage.faults import ChangedError, ShortAnswerError, scrub, shown
 from streamio.storage.guard import mark_obstore_used, refuse_after_fork
 from streamio.storage.loop import in_thread
 from streamio.storage.settings import ReadSettings
@@ -54,7 +55,12 @@ class ObstoreEngine:
         store = await self._store(bucket)
         options: dict[str, Any] = {"range": (start, stop), **self._condition(shard)}
         mark_obstore_used()
-        result = await obstore.get_async(store, key, options=options)  # type: ignore[arg-type]
+        try:
+            result = await obstore.get_async(store, key, options=options)  # type: ignore[arg-type]
+        except ValueError as error:  # what it can't make a request of
+            if isinstance(error, StreamioError):
+                raise
+            raise ReadError(f"{shown(shard.url)}: obstore can't read it: {scrub(str(error))}") from None
         self._check(shard, result.meta, result.range, (start, stop))
         gathered = min(max((stop - start) // 16, CHUNK[0]), CHUNK[1])
         async for chunk in result.stream(min_chunk_size=gathered):

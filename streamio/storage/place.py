@@ -9,6 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,9 @@ class Place:
         root: The path of the folder that the URL names before its first wildcard; without one, `path`.
     """
 
-    def __init__(self, url: str, storage_options: Mapping[str, Any] | None) -> None:
+    def __init__(self, url: str, storage_options: Mapping[str, Any] | None, retry: Retry | None = None) -> None:
         self.url = url
+        self._retry = retry or Retry()
         self._scheme = scheme = scheme_of(url)
         self.http = scheme in ("http", "https")
         self._local = scheme == "file"
@@ -50,11 +52,15 @@ class Place:
         if self._bucketed and not re.fullmatch(r"[\w.:-]+", bucket, re.ASCII):
             told = f"{bucket!r} can't be the name of a bucket" if bucket else "the name of the bucket is missing"
             raise ValueError(f"{shown(url)}: {told}; write it in full, {scheme}://bucket/...")
-        self._fs, path = filesystem(url, storage_options)
+        self._fs, path = filesystem(url, storage_options, retry=self._retry)
         self.path = path if self.http or path == "/" else path.rstrip("/")
         self.glob = is_glob(self.path, self.http)
         before = re.split(r"[*\[]" if self.http else r"[*?\[]", self.path, maxsplit=1)[0]
         self.root = before.rpartition("/")[0] if self.glob else self.path
+
+    def take_literally(self) -> None:
+        """Take the path for the name of a folder, whatever wildcards it seems to hold."""
+        self.glob, self.root = False, self.path
 
     def url_of(self, path: str) -> str:
         """The full URL of a path that this file system gave."""
@@ -79,7 +85,8 @@ class Place:
                     raise
                 return None
 
-        return guarded(attempt, url=self.url, what="looking it up", retry=Retry(deadline=_FIRST_ANSWER))
+        retry = replace(self._retry, deadline=min(self._retry.deadline, _FIRST_ANSWER))
+        return guarded(attempt, url=self.url, what="looking it up", retry=retry)
 
     def listing(self) -> Iterator[Entry]:
         """Path and info of all that the glob matches, or of all that lies below the folder.
@@ -109,11 +116,11 @@ class Place:
                     raise
                 return {}
 
-        return iter(guarded(attempt, url=self.url, what="listing").items())
+        return iter(guarded(attempt, url=self.url, what="listing", retry=self._retry).items())
 
     def _paged(self, pattern: str) -> Iterator[Entry]:
         def call(request: Callable[[], Page]) -> Page:
-            return guarded(lambda: self._told(request), url=self.url, what="listing")
+            return guarded(lambda: self._told(request), url=self.url, what="listing", retry=self._retry)
 
         if not self.glob:
             yield from paged(self._scheme, self._fs, f"{self.path}/", flat=True, call=call)

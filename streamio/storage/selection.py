@@ -17,6 +17,7 @@ from streamio.storage.urls import name_of
 
 logger = logging.getLogger(__name__)
 
+_OURS = ("streamio.json", "streamio.superseded.json", "streamio-drops.jsonl")  # of checkpoints below the data
 _SOME = 3
 """Examples kept for messages."""
 
@@ -75,6 +76,8 @@ class Selection:
             return "placeholders of folders"
         if name.endswith(".crc"):
             return "checksum files"
+        if name in _OURS:
+            return "statuses of runs"
         empty = info.get("size") == 0
         if self._accepts is None:
             return "empty without a suffix" if empty and "." not in name else None

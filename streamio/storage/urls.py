@@ -6,27 +6,24 @@ listings, and each process has its own, so that everything works in forked child
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from streamio.errors import EndpointError, SchemeError, StreamioError
+from streamio.errors import CredentialsError, EndpointError, SchemeError, StreamioError
 from streamio.storage.faults import scrub, shown
+from streamio.storage.fsoptions import check_endpoint, check_gs, completed
 from streamio.storage.retry import Retry, retrying
 
 T = TypeVar("T")
 
 _ALIASES = {"s3a": "s3", "gcs": "gs", "local": "file"}
-_CONNECT = 4
-"""Seconds for one connection, where the user sets none."""
-_SILENCE = 30
-"""Seconds that a server may stay silent within an answer, where the user sets none."""
 _PACKAGES = {
     "abfs": "adlfs",
     "abfss": "adlfs",
@@ -110,7 +107,9 @@ def options_for(url: str, storage_options: Mapping[str, Any] | None) -> dict[str
     return options
 
 
-def filesystem(url: str, storage_options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
+def filesystem(
+    url: str, storage_options: Mapping[str, Any] | None = None, *, retry: Retry | None = None
+) -> tuple[Any, str]:
     """The fsspec file system of a normalised URL, and the path in it.
 
     It keeps no listings. For s3://, gs:// and http(s):// an instance is shared by all calls of a process with
@@ -120,13 +119,16 @@ def filesystem(url: str, storage_options: Mapping[str, Any] | None = None) -> tu
     Raises:
         SchemeError: An unknown scheme, or one whose package is not installed.
         DataNotFoundError: The archive of a chained URL is not there.
-        TypeError: The file system does not know an option.
+        TypeError: The file system does not know an option; an `endpoint_url` that is no string.
         StreamioError: Whatever a chained URL's own store answers.
     """
     from fsspec.core import url_to_fs
 
     options = options_for(url, storage_options)
-    settings = {scheme: _settings(scheme, given) for scheme, given in options.items()}
+    for scheme, given in options.items():
+        check_endpoint(url, scheme, given)
+    settings = {scheme: completed(scheme, given) for scheme, given in options.items()}
+    ours = dict(settings)
     first = scheme_of(url)
     # fsspec takes each scheme's options under its name, those of the first part directly.
     arguments = {**settings.pop(first), **settings}
@@ -134,12 +136,14 @@ def filesystem(url: str, storage_options: Mapping[str, Any] | None = None) -> tu
         arguments["skip_instance_cache"] = True
 
     def make() -> tuple[Any, str]:
+        if "gs" in ours:
+            check_gs(ours["gs"])
         fs, path = url_to_fs(url, **arguments)
         if "s3" in getattr(fs, "protocol", ()):
             fs.retries = 1  # s3fs would multiply botocore's tries by five
         return fs, path
 
-    fs, path = guarded(make, url=url, what="opening the file system")
+    fs, path = guarded(make, url=url, what="opening the file system", retry=retry)
     return fs, path
 
 
@@ -157,6 +161,9 @@ def guarded(fn: Callable[[], T], *, url: str, what: str, retry: Retry | None = N
         return retrying(fn, url=url, what=what, retry=retry)
     except ImportError as error:
         raise _no_package(url, error) from error
+    except CredentialsError:
+        _forget(url)
+        raise
     except NotAStoreError as error:
         raise EndpointError(f"{shown(url)}: {what}: {error}") from None
     except TypeError as error:
@@ -205,7 +212,11 @@ def bounded(fs: Any, method: str, *args: Any, seconds: float, **kwargs: Any) -> 
         if endpoint.hostname:
             port = endpoint.port or (443 if endpoint.scheme == "https" else 80)
             try:
-                socket.create_connection((endpoint.hostname, port), timeout=2).close()
+                with socket.create_connection((endpoint.hostname, port), timeout=2) as connection:
+                    if endpoint.scheme == "https":  # does it speak TLS at all?
+                        context = ssl.create_default_context()
+                        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+                        context.wrap_socket(connection).close()
             except OSError as error:
                 raise type(error)(error.errno, f"{endpoint.hostname}:{port}: {error.strerror}") from None
         raise
@@ -262,31 +273,13 @@ def _file_url(path: str) -> str:
     return f"file://{absolute}/" if path.endswith("/") and absolute != "/" else f"file://{absolute}"
 
 
-def _settings(scheme: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The user's options for a scheme, completed by what streamio needs of it."""
-    options = dict(given)
-    if scheme in ("s3", "gs", "http", "https", "abfs", "abfss", "az"):
-        options["use_listings_cache"] = False
-    if scheme == "s3":
-        # botocore alone would try for minutes on an endpoint that does not answer.
-        ours = {
-            "connect_timeout": _CONNECT,
-            "read_timeout": _SILENCE,
-            "retries": {"mode": "standard", "max_attempts": 2},
-        }
-        options["config_kwargs"] = {**ours, **options.get("config_kwargs", {})}
-    if scheme == "gs":
-        endpoint = str(options.get("endpoint_url") or os.environ.get("STORAGE_EMULATOR_HOST") or "")
-        if endpoint and "googleapis.com" not in endpoint and "gcsfs" not in sys.modules:
-            # Read when gcsfs is imported: else it asks Google over gRPC for the kind of each bucket, which
-            # before an emulator means a minute of waiting for nothing.
-            os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-        if importlib.util.find_spec("gcsfs") and "requests_timeout" not in options:
-            import aiohttp
-
-            # gcsfs hands this to each request, where None means aiohttp's five minutes.
-            options["requests_timeout"] = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=_SILENCE)
-    return options
+def _forget(url: str) -> None:
+    """Keep no file system that has looked for credentials in vain: in a notebook they may be set by the next call."""
+    registry = getattr(sys.modules.get("fsspec.registry"), "registry", {})
+    schemes = {scheme_of(part) for part in url.split("::")}
+    for scheme in {alias for alias in (*_ALIASES, *schemes) if _ALIASES.get(alias, alias) in schemes}:
+        if scheme in registry:
+            registry[scheme].clear_instance_cache()
 
 
 def _no_package(url: str, error: ImportError) -> SchemeError:

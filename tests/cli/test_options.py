@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import typer
 
+from streamio.cli import exits
 from streamio.cli.options import columns, secrets, storage_options
 
 
@@ -48,3 +49,9 @@ def test_what_may_be_a_credential_is_found_in_both_ways_of_writing_an_option() -
     found = secrets(arguments)
     assert {"abcdefgh", "ghijklmn", "opqrstuv"} <= set(found)
     assert "http://host" not in found
+
+
+def test_a_credential_that_is_the_programs_name_does_not_blot_it_out(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--storage-option=key=streamio", "--storage-option=secret=streamio-secret"]
+    exits.note("Try 'streamio ls --help': streamio-secret is refused", secrets(arguments))
+    assert capsys.readouterr().err == "streamio: Try 'streamio ls --help': *** is refused\n"

@@ -41,6 +41,12 @@ def test_the_document_sums_up_to_the_data_set(tmp_path: Path) -> None:
     assert plan["amplification"] == pytest.approx(plan["bytes"] / plan["bytes_needed"], abs=1e-4)
 
 
+def test_workers_go_by_the_loaders_name_as_well(tmp_path: Path) -> None:
+    write_parquet(tmp_path, [50, 23])
+    assert document(str(tmp_path), "--num-workers=2") == document(str(tmp_path), "--workers=2")
+    assert document(str(tmp_path), "--num-workers=2")["workers"] == 2
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_splits_of_a_rank_are_what_a_loader_of_that_rank_delivers(tmp_path: Path, rank: int) -> None:
     write_parquet(tmp_path, [50, 23, 9])

@@ -278,3 +278,47 @@ def test_the_format_is_a_picklable_value():
     lines = Lines(columns=("a",))
     assert isinstance(lines, StreamedFormat)
     assert pickle.loads(pickle.dumps(lines)) == lines
+
+
+class CountingSource(MemorySource):
+    """Counts the bytes that its streams and reads give away."""
+
+    given = 0
+
+    def read(self, start, stop):
+        self.given += stop - start
+        return super().read(start, stop)
+
+    def stream(self, start=0, stop=None):
+        for chunk in super().stream(start, stop):
+            self.given += len(chunk)
+            yield chunk
+
+
+def test_a_line_longer_than_many_splits_is_read_once_and_not_again_by_those_within_it():
+    data = b'{"a": 1}\n{"b": "' + b"x" * 8_000_000 + b'"}\n{"c": 1}\n'
+    source = CountingSource(data, "s3://bucket/a.jsonl")
+    cuts = [*range(0, len(data), 500_000), len(data)]
+    rows = [row for start, stop in pairwise(cuts) for row in Lines().rows(source, start, stop)]
+    assert [list(row.value) for row in rows] == [["a"], ["b"], ["c"]]
+    assert source.given < 2.4 * len(data)  # once by the split in which it begins, once in search of the next line
+    assert source.open_streams == 0
+
+
+def test_a_line_longer_than_the_limit_is_one_error_in_the_split_in_which_it_begins(monkeypatch):
+    monkeypatch.setattr(module, "MAX_LINE", 100_000)
+    data = b'{"a": 1}\n{"b": "' + b"x" * 300_000 + b'"}\n{"c": 1}\n'
+    source = MemorySource(data, "s3://bucket/a.jsonl", chunk=1000)
+    cuts = [*range(0, len(data), 50_000), len(data)]
+    with pytest.raises(CorruptError, match="longer than"):
+        list(Lines().rows(source, *cuts[:2]))
+    rest = [row.value for start, stop in pairwise(cuts[1:]) for row in Lines().rows(source, start, stop)]
+    assert rest == [{"c": 1}]
+
+
+def test_an_error_about_a_document_shows_no_signature_of_its_url():
+    with pytest.raises(FormatError) as caught:
+        read(b"[\n1]\n", url="https://me:p@ss@host/a.json?X-Amz-Signature=verborgen")
+    assert "host/a.json" in str(caught.value)
+    assert "ss@host" not in str(caught.value)
+    assert "verborgen" not in str(caught.value)

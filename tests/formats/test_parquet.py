@@ -423,3 +423,14 @@ def test_an_encrypted_file_is_corrupt_and_says_so():
             Parquet().load(source, 0)
         with pytest.raises(CorruptError, match="crypt"):
             Parquet().count(source)
+
+
+@pytest.mark.parametrize("columns", [None, ("nope",)])
+def test_errors_about_columns_show_no_signature_of_the_url(columns):
+    buffer = io.BytesIO()
+    names = ["a", "a"] if columns is None else ["a"]
+    pq.write_table(pa.table([pa.array([1])] * len(names), names=names), buffer)
+    source = MemorySource(buffer.getvalue(), "https://h/x.parquet?sig=verborgen")
+    with pytest.raises(FormatError, match=r"https://h/x\.parquet") as caught:
+        Parquet(columns=columns).count(source)
+    assert "verborgen" not in str(caught.value)

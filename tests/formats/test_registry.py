@@ -201,3 +201,17 @@ def test_formats_import_without_pyarrow():
     program = "import sys, streamio.formats as f; f.for_url('a.parquet'); print('pyarrow' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_errors_show_no_signatures_of_urls():
+    signed, other = "https://h/a.jsonl?sig=verborgen", "https://h/b.parquet?sig=geheim"
+    calls = [
+        lambda: registry.for_url("https://h/a.bin?sig=verborgen"),
+        lambda: registry.for_url(signed, options={"nope": 1}),
+        lambda: registry.for_urls([signed, other]),
+    ]
+    for call in calls:
+        with pytest.raises(FormatError, match=r"https://h/a\.") as caught:
+            call()
+        assert "verborgen" not in str(caught.value)
+        assert "geheim" not in str(caught.value)

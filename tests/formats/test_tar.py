@@ -344,3 +344,15 @@ def test_the_format_is_a_picklable_value():
     tar = Tar(decode={"json": json.loads})
     assert isinstance(tar, StreamedFormat)
     assert pickle.loads(pickle.dumps(tar)) == tar
+
+
+@pytest.mark.parametrize("digits", ["9" * 5000, "9" * 20])
+def test_a_pax_size_that_can_not_be_is_an_error_of_the_archive(digits):
+    tail = f" size={digits}\n".encode()
+    record = str(len(tail) + len(str(len(tail)))).encode() + tail
+    header = tarfile.TarInfo("header")
+    header.type, header.size = tarfile.XHDTYPE, len(record)
+    data = header.tobuf() + record + b"\0" * (-len(record) % 512) + archive([("a.txt", b"1")])
+    with pytest.raises(CorruptError, match="PAX header is damaged: its size is '9") as caught:
+        list(Tar().rows(MemorySource(data, "s3://bucket/a.tar"), 0, len(data)))
+    assert len(str(caught.value)) < 120

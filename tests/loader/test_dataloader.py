@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -98,7 +101,7 @@ def test_streamed_data_on_several_ranks_must_be_told_how_to_end(tmp_path: Path) 
     write_tar(tmp_path, SIZES)
     for end in (None, "even"):
         dataset = streamio.StreamingDataset(tmp_path, rank=0, world_size=2, end=end)  # type: ignore[arg-type]
-        with pytest.raises(TopologyError, match=r'end="exact".*end="cycle".*streamio index'):
+        with pytest.raises(TopologyError, match=r'end="exact".*end="cycle".*index'):
             iter(streamio.DataLoader(dataset, 2))
 
 
@@ -162,7 +165,7 @@ def test_max_drops_stops_the_run_and_names_the_worst_places(tmp_path: Path, limi
     if not stops:
         assert sum(map(len, loader)) == 57
         return
-    with pytest.raises(TooManyDropsError, match=rf"max_drops={limit}.*p000.jsonl at byte \d+: 1 \(json: "):
+    with pytest.raises(TooManyDropsError, match=rf"max_drops={limit} .*p000.jsonl: \d, the first at byte \d+ \(json: "):
         list(loader)
 
 
@@ -278,3 +281,178 @@ def test_a_lost_row_group_is_refilled_from_its_lane(tmp_path: Path) -> None:
 
     batches = ids_of(streamio.DataLoader(streamio.StreamingDataset(tmp_path, map=lose), 10))
     assert batches == [list(range(10)), list(range(10, 20)), *[[60] * 10] * 4, list(range(60, 70))]
+
+
+def stop(record: Any) -> Any:
+    if record["id"] == 8:
+        raise StopIteration
+    return record
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_stop_iteration_in_a_map_is_an_error_and_no_end_of_the_epoch(folder: Path, workers: int) -> None:
+    loader = streamio.DataLoader(streamio.StreamingDataset(folder, map=stop), 2, num_workers=workers)
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(loader)
+    assert loader.epoch == 0
+
+
+def test_what_the_loop_did_not_get_is_not_delivered(tmp_path: Path) -> None:
+    write_lines(tmp_path, (30,), frozenset({9, 10, 11}))
+    loader = streamio.DataLoader(streamio.StreamingDataset(tmp_path, max_drops=2), 3)
+    seen = []
+    with pytest.raises(TooManyDropsError):
+        seen.extend(i for batch in loader for i in [record["id"] for record in batch])
+    again = streamio.DataLoader(streamio.StreamingDataset(tmp_path), 3)
+    again.load_state_dict(loader.state_dict())
+    seen += [i for batch in ids_of(again) for i in batch]
+    assert seen == [i for i in range(30) if i not in {9, 10, 11}]
+
+
+def test_set_epoch_in_mid_epoch_speaks_of_the_next_iterator(folder: Path) -> None:
+    loader = streamio.DataLoader(streamio.StreamingDataset(folder), 4)
+    full = ids_of(loader)
+    loader.set_epoch(0)
+    iterator = iter(loader)
+    next(iterator)
+    loader.set_epoch(0)
+    next(iterator)
+    loader.set_epoch(5)
+    next(iterator)
+    assert loader.epoch == 0
+    again = streamio.DataLoader(streamio.StreamingDataset(folder), 4)
+    again.load_state_dict(loader.state_dict())
+    assert ids_of(again) == full[3:]
+    list(iterator)
+    assert loader.epoch == 5
+
+
+def test_epochs_of_any_integer_type_are_one_epoch(folder: Path) -> None:
+    def order(epoch: Any) -> list[list[int]]:
+        loader = streamio.DataLoader(streamio.StreamingDataset(folder, shuffle=True), 4)
+        loader.set_epoch(epoch)
+        batches = ids_of(loader)
+        loader.state_dict()
+        return batches
+
+    assert order(np.int64(1)) == order(True) == order(1) != order(0)
+    with pytest.raises(TypeError):
+        order(1.0)
+
+
+def test_a_loop_over_exactly_len_batches_goes_on_with_the_next_epoch(folder: Path) -> None:
+    expected = streamio.DataLoader(streamio.StreamingDataset(folder, shuffle=True), 4)
+    epochs = [ids_of(expected), ids_of(expected)]
+    loader = streamio.DataLoader(streamio.StreamingDataset(folder, shuffle=True), 4)
+    assert [ids_of(itertools.islice(loader, len(loader))) for _ in range(2)] == epochs
+    assert loader.epoch == 2
+
+
+def test_an_epoch_chosen_on_the_data_set_counts_too(folder: Path) -> None:
+    dataset = streamio.StreamingDataset(folder, shuffle=True)
+    loader = streamio.DataLoader(dataset, 4)
+    expected = streamio.DataLoader(streamio.StreamingDataset(folder, shuffle=True), 4)
+    expected.set_epoch(3)
+    dataset.set_epoch(3)
+    assert loader.epoch == 3
+    assert ids_of(loader) == ids_of(expected)
+    assert loader.epoch == 4
+
+
+def test_a_map_that_returns_nothing_is_told_what_to_do(folder: Path) -> None:
+    loader = streamio.DataLoader(streamio.StreamingDataset(folder, map=lambda record: None), 4)
+    with pytest.raises(TypeError, match="DropRecord"):
+        list(loader)
+
+
+def test_many_refills_are_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_parquet(tmp_path, (4000,), rows=1000)
+
+    def half(record: Any) -> Any:
+        if record["id"] % 2:
+            raise streamio.DropRecord("odd")
+        return record
+
+    list(streamio.DataLoader(streamio.StreamingDataset(tmp_path, map=half), 10))
+    assert caplog.text.count("stand in for dropped ones") == 1
+
+
+def test_a_repr_tells_what_it_is_and_no_secret(folder: Path) -> None:
+    url = "https://me:geheim@host/data.parquet?X-Amz-Signature=verborgen"
+    dataset = streamio.StreamingDataset(url, storage_options={"key": "schluessel"})
+    text = repr(streamio.DataLoader(dataset, 4))
+    assert "host/data.parquet" in text
+    assert not any(secret in text + dataset.dataset_name for secret in ("geheim", "verborgen", "schluessel"))
+
+
+def test_large_records_are_not_read_far_ahead_of_a_small_batch(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table({"id": list(range(40)), "image": [random.Random(i).randbytes(1 << 20) for i in range(40)]})
+    pq.write_table(table, tmp_path / "images.parquet", row_group_size=2, use_dictionary=False)
+    dataset = streamio.StreamingDataset(tmp_path, prefetch_bytes=1 << 20)
+    loader = streamio.DataLoader(dataset, 1)
+    iterator = iter(loader)
+    next(iterator)
+    assert loader.stats().bytes_read < 15 << 20
+    iterator.close()
+
+
+def test_a_dictionary_does_not_make_a_window_too_large(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"text": [chr(97 + i % 20) * 4000 for i in range(20_000)]}), tmp_path / "x.parquet")
+    spec = streamio.StreamingDataset(tmp_path, shuffle=True, shuffle_bytes=4 << 20).spec(1, 1, drop_last=False)
+    assert 500 < spec.window < 2000
+
+
+def test_records_before_a_shard_that_fails_are_delivered(tmp_path: Path) -> None:
+    write_lines(tmp_path, (40, 40, 40))
+    dataset = streamio.StreamingDataset(tmp_path, retry=streamio.Retry(deadline=0.1))
+    dataset.prepare()
+    (tmp_path / "p002.jsonl").unlink()
+    seen = []
+    with pytest.raises(streamio.StreamioError, match=r"p002\.jsonl"):
+        seen.extend(record["id"] for batch in streamio.DataLoader(dataset, 10) for record in batch)
+    assert seen == list(range(80))
+
+
+def test_cut_shards_are_read_once(tmp_path: Path) -> None:
+    line = '{"id": 1, "text": "' + "x" * 1000 + '"}\n'
+    (tmp_path / "large.jsonl").write_text(line * (50 * 1024))
+    loader = streamio.DataLoader(streamio.StreamingDataset(tmp_path), 512)
+    assert sum(map(len, loader)) == 50 * 1024
+    assert loader.stats().bytes_read < 1.02 * (tmp_path / "large.jsonl").stat().st_size
+
+
+def test_a_state_that_was_refused_leaves_nothing_behind(folder: Path) -> None:
+    loader = streamio.DataLoader(streamio.StreamingDataset(folder, seed=1), 4)
+    iterator = iter(loader)
+    next(iterator)
+    other = streamio.DataLoader(streamio.StreamingDataset(folder, seed=2), 4)
+    other.load_state_dict(loader.state_dict())
+    with pytest.raises(StatusError):
+        iter(other)
+    assert (other.step, other.epoch) == (0, 0)
+    assert len(list(other)) == 16
+    iterator.close()
+
+
+def test_a_loaded_window_holds_although_set_epoch_gave_the_place_up(folder: Path) -> None:
+    first = streamio.DataLoader(streamio.StreamingDataset(folder, shuffle=True, shuffle_bytes=500), 4)
+    next(iter(first))
+    other = streamio.DataLoader(streamio.StreamingDataset(folder, shuffle=True), 4)
+    other.load_state_dict(first.state_dict())
+    other.set_epoch(1)
+    first.set_epoch(1)
+    assert ids_of(other) == ids_of(first)
+
+
+@pytest.mark.parametrize(
+    "options", [{"shuffle": 1000}, {"map": "lower"}, {"max_drops": "1%"}, {"urls": None}, {"storage_options": "x"}]
+)
+def test_an_option_of_a_wrong_type_is_told_by_its_name(folder: Path, options: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError), match=next(iter(options))):
+        streamio.StreamingDataset(**{"urls": folder, **options})

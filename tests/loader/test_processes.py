@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -384,3 +385,51 @@ def _large(record: dict[str, Any]) -> dict[str, Any]:
 
 def _with_tensor(records: list[dict[str, Any]]) -> tuple[Any, torch.Tensor]:
     return records, torch.zeros(100_000)
+
+
+class NeedsTwoError(Exception):
+    def __init__(self, what: str, url: str) -> None:
+        super().__init__(f"{what} of {url}")
+
+
+def raise_odd_error(record: dict[str, Any]) -> dict[str, Any]:
+    raise NeedsTwoError("trouble", "s3://bucket")
+
+
+def test_an_error_that_does_not_survive_pickling_is_still_told(tmp_path: Path) -> None:
+    write_parquet(tmp_path, SIZES)
+    loader = streamio.DataLoader(streamio.StreamingDataset(tmp_path, map=raise_odd_error), 4, num_workers=1)
+    with pytest.raises(WorkerError, match="NeedsTwoError: trouble of s3://bucket"):
+        list(loader)
+
+
+def slow(record: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(1)
+    return record
+
+
+def test_a_trainers_signal_handler_is_not_run_in_workers(tmp_path: Path) -> None:
+    write_parquet(tmp_path, SIZES)
+    mark = tmp_path / "handled"
+    old = signal.signal(signal.SIGTERM, lambda *_: mark.write_text(str(os.getpid())))
+    try:
+        for _ in streamio.DataLoader(streamio.StreamingDataset(tmp_path / "*.parquet", map=slow), 1, num_workers=2):
+            break
+    finally:
+        signal.signal(signal.SIGTERM, old)
+    assert not mark.exists()
+
+
+def with_tensors(record: dict[str, Any]) -> dict[str, Any]:
+    return {"id": record["id"], **{name: torch.zeros(3) for name in "abcd"}}
+
+
+def test_tensors_one_by_one_do_not_use_up_file_descriptors(tmp_path: Path) -> None:
+    write_parquet(tmp_path, (600,))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    try:
+        loader = streamio.DataLoader(streamio.StreamingDataset(tmp_path, map=with_tensors), None, num_workers=2)
+        assert len([record["a"] for record in loader]) == 600
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

@@ -212,3 +212,35 @@ streamio.Checkpoints(f"{folder}/runs").save(loader)
     seen = [i for rank in (batches[0], batches[2]) for batch in rank for i in batch]
     assert set(seen) == set(range(63))
     assert len(seen) == 64
+
+
+def test_exact_ranks_can_save_although_one_lost_a_whole_batch(tmp_path: Path, data: Path) -> None:
+    write_parquet(data, (40,), rows=4)
+    told = run(
+        tmp_path,
+        2,
+        """
+def lose(record):
+    if record["id"] < 8:
+        raise streamio.DropRecord("lost")
+    return record
+def loader():
+    dataset = streamio.StreamingDataset(f"{folder}/data", map=lose, end="exact", group_timeout=30)
+    return streamio.DataLoader(dataset, 4)
+full = ids(loader())
+tell(full)
+first = loader()
+iterator = iter(first)
+for _ in range(2):
+    next(iterator)
+checkpoints = streamio.Checkpoints(f"{folder}/runs")
+checkpoints.save(first)
+iterator.close()
+second = loader()
+checkpoints.resume(second)
+tell(ids(second))
+""",
+    )
+    assert sorted(i for rank in told for batch in rank[0] for i in batch) == list(range(8, 40))
+    for full, rest in told:
+        assert rest == full[2:]

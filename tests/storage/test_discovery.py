@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import fsspec
 import pytest
 
 from streamio.errors import DataNotFoundError, FormatError
@@ -342,3 +343,32 @@ def test_a_wrong_glob_is_told(store: Store) -> None:
     store.fill(["d/x.jsonl"])
     with pytest.raises(ValueError, match=r"\*\* must stand alone"):
         store.list("/d/a**/x.jsonl")
+
+
+def test_names_with_two_colons_are_left_out_with_a_warning(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    store.fill(["d/x.jsonl", "d/a.jsonl"])
+    if store.base.startswith("file://"):
+        (Path(store.base.removeprefix("file://")) / "d/a::b.jsonl").write_text("{}")
+        (Path(store.base.removeprefix("file://")) / "only").mkdir()
+        (Path(store.base.removeprefix("file://")) / "only/a::b.jsonl").write_text("{}")
+    elif store.base.startswith("memory://"):
+        files = fsspec.filesystem("memory")
+        for folder in ("d", "only"):
+            files.pipe_file(f"/{store.base.removeprefix('memory://')}/{folder}/a::b.jsonl", b"{}")
+    else:
+        store.fill(["d/a::b.jsonl", "only/a::b.jsonl"])
+    for path in ("/d", "/d/*.jsonl"):
+        caplog.clear()
+        assert store.list(path) == ["/d/a.jsonl", "/d/x.jsonl"]
+        (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert "d/a::b.jsonl" in told
+        assert "can't name it" in told
+    with pytest.raises(DataNotFoundError, match=r"there are no others: .*Rename"):
+        store.list("/only")
+
+
+@pytest.mark.parametrize("name", ["é [x]", "a*b", "q?"])
+def test_a_folder_of_exactly_the_name_goes_before_the_glob(store: Store, name: str) -> None:
+    store.fill([f"{name}/in/1.jsonl", f"{name}/2.jsonl", f"{name}/_SUCCESS", "é x/3.jsonl", "acb/3.jsonl"])
+    for path in (f"/{name}", f"/{name}/"):
+        assert store.list(path) == [f"/{name}/2.jsonl", f"/{name}/in/1.jsonl"]

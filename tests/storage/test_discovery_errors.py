@@ -16,6 +16,8 @@ import pytest
 from streamio.errors import AccessError, CredentialsError, DataNotFoundError, EndpointError, SchemeError
 from streamio.storage import place
 from streamio.storage.discovery import discover
+from streamio.storage.retry import Retry
+from tests.servers.faults import Rule, status
 
 
 @pytest.mark.parametrize("path", ["", "/", "/x.jsonl", "/folder/", "/*.jsonl", "/a/**/*.jsonl"])
@@ -160,3 +162,57 @@ def test_a_local_folder_that_may_not_be_read_is_told(tmp_path: Path, monkeypatch
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(AccessError, match="Permission denied"):
         discover(tmp_path)
+
+
+def test_retry_reaches_the_listing(faulty: Any) -> None:
+    faulty.put("d/a.jsonl", b"{}\n")
+    faulty.proxy.add(Rule(status(503), path="list-type=2&prefix=d%2F&enc", times=None))
+    began = time.monotonic()
+    with pytest.raises(EndpointError, match="listing: given up"):
+        discover(
+            f"{faulty.url}/d",
+            storage_options=faulty.storage_options,
+            retry=Retry(deadline=0.5, initial=0.01, maximum=0.05),
+        )
+    assert time.monotonic() - began < 5
+
+
+def test_credentials_that_are_set_after_a_first_failure_are_seen(s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    s3.put("d/a.jsonl", b"{}\n")
+    options = {"endpoint_url": s3.storage_options["endpoint_url"]}
+    with pytest.raises(CredentialsError):
+        discover(f"{s3.url}/d", storage_options=options)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3.storage_options["key"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrongwrongwrong")
+    with pytest.raises(CredentialsError):
+        discover(f"{s3.url}/d", storage_options=options)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3.storage_options["secret"])
+    assert len(discover(f"{s3.url}/d", storage_options=options)) == 1
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "https"])
+def test_https_asked_of_a_plain_http_server_is_told_with_the_remedy(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, "_FIRST_ANSWER", 2.0)
+    with web_server(tmp_path) as plain:
+        endpoint = plain.replace("http://", "https://")
+        options = {"s3": {"key": "k", "secret": "s"}, "gs": {"token": "anon"}, "https": {}}[scheme]
+        url = f"{endpoint}/x.jsonl" if scheme == "https" else f"{scheme}://bucket/x.jsonl"
+        with pytest.raises(EndpointError, match="does not speak TLS: write http:// in endpoint_url"):
+            discover(url, storage_options=options if scheme == "https" else {**options, "endpoint_url": endpoint})
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+@pytest.mark.parametrize("given", [{"endpoint_url": 5}, {"client_kwargs": {"endpoint_url": ["http://h"]}}])
+def test_an_endpoint_url_that_is_no_string_is_told_by_name(scheme: str, given: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=f"{scheme}://bucket/d: storage_options: endpoint_url must be a string"):
+        discover(f"{scheme}://bucket/d", storage_options=given)
+
+
+def test_an_option_that_gcsfs_does_not_know_is_told_by_name(gcs: Any) -> None:
+    gcs.put("d/a.jsonl", b"{}\n")
+    known = {"timeout": 5, "requester_pays": False, "batch_size": 8, "retry_timeout": 9.0, "listings_expiry_time": 1}
+    assert len(discover(f"{gcs.url}/d", storage_options={**gcs.storage_options, **known})) == 1
+    with pytest.raises(TypeError, match="gs:// does not know the option 'bogus'"):
+        discover(f"{gcs.url}/d", storage_options={**gcs.storage_options, "bogus": 1})

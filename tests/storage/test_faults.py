@@ -161,3 +161,15 @@ def test_no_credential_stands_in_a_text() -> None:
 def test_a_url_without_credentials_is_shown_as_it_is() -> None:
     for url in ("s3://bucket/a@b/c?d=e", "gs://b/k#1", "file:///a b/ü", "simplecache::https://h:80/x"):
         assert shown(url) == url
+
+
+def test_a_password_that_holds_an_at_is_masked_whole() -> None:
+    assert shown("http://me:p@ss@w@host/a@b.jsonl") == "http://***@host/a@b.jsonl"
+    assert shown("https://host/a@b.jsonl and s3://bucket/c@d") == "https://host/a@b.jsonl and s3://bucket/c@d"
+
+
+def test_a_missing_memory_shard_is_told_to_live_in_one_process() -> None:
+    fault = classify(FileNotFoundError("/x.jsonl"))
+    error = read_error(fault, url="memory://x.jsonl", what="bytes 0-9", attempts=1, seconds=0)
+    assert type(error) is ReadError
+    assert "lives in the process that filled it" in str(error)

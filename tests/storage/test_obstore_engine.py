@@ -12,7 +12,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from streamio.errors import AccessError, CredentialsError, ShardChangedError
+from streamio.errors import AccessError, CredentialsError, ReadError, ShardChangedError
+from streamio.storage import engine
 from streamio.storage.engine import fits_obstore
 from streamio.storage.reader import Reader, ReadSettings
 from streamio.storage.retry import Retry
@@ -234,3 +235,20 @@ def test_no_credentials_at_all_are_told_with_the_url(faulty: Any, shard: Shard) 
 )
 def test_keys_that_obstore_would_refuse_or_change_are_not_given_to_it(url: str, fits: bool) -> None:
     assert fits_obstore(url) is fits
+
+
+def test_keys_with_control_characters_are_read_through_fsspec(s3: Any) -> None:
+    for name in ("nl\nx.jsonl", "tab\t.jsonl", "del\x7f.jsonl"):
+        assert not fits_obstore(f"s3://bucket/{name}")
+        s3.put(name, b"12345")
+        with Reader(ReadSettings(s3.storage_options, retry=FAST)) as reader:
+            assert reader.source(Shard(f"{s3.url}/{name}", 5, None)).read(0, 5) == b"12345"
+
+
+def test_a_key_that_obstore_refuses_is_an_error_with_the_url(s3: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "fits_obstore", lambda url: True)
+    with (
+        Reader(ReadSettings(s3.storage_options, retry=FAST)) as reader,
+        pytest.raises(ReadError, match=f"{s3.url}/a//x.jsonl: obstore can't read it"),
+    ):
+        reader.source(Shard(f"{s3.url}/a//x.jsonl", 5, None)).read(0, 5)
