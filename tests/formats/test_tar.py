@@ -11,7 +11,7 @@ import tarfile
 
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from streamio.errors import DropRecord
@@ -127,6 +127,7 @@ def test_a_flipped_bit_in_a_header_is_an_error_after_the_whole_samples_before_it
         headers = [info.offset_data - 512 for info in tar]
     whole = values(bytes(data))
     header = headers[place % len(headers)]
+    assume(place // 7 % 512 != 155)  # behind the checksum's NUL: it says nothing
     data[header + place // 7 % 512] ^= 1 << bit
     source = MemorySource(bytes(data), "s3://bucket/a.tar")
     got = []
