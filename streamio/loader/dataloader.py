@@ -9,7 +9,7 @@ import json
 import logging
 import weakref
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing.context import BaseContext
 from typing import Any
 
@@ -25,7 +25,7 @@ from streamio.loader.position import Position
 from streamio.loader.schedule import ByNumber, ByTurns, Schedule
 from streamio.loader.server import Answer, SpecWork
 from streamio.loader.spec import Spec, Start
-from streamio.loader.state import ALLOWABLE, State, differences, plan_inputs
+from streamio.loader.state import Loaded, State, check_allowed, plan_inputs
 from streamio.loader.torch_private import accelerated, pin
 from streamio.loader.worker import WorkerArguments
 from streamio.observe.stats import Stats
@@ -36,16 +36,6 @@ logger = logging.getLogger(__name__)
 
 #: Records that one request asks for where they are delivered one by one.
 RECORDS_AT_ONCE = 64
-
-
-@dataclass(frozen=True)
-class _Unchecked:
-    """A loaded state that has not been compared with the data yet, and what to go back to where it does not fit."""
-
-    state: State
-    allow: frozenset[str]
-    difference: str
-    before: Position
 
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
@@ -125,7 +115,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._active: weakref.ref[LoaderIterator] | None = None
         self._position = Position(Start(dataset.epoch))
         self._dataset_epoch = dataset.epoch
-        self._unchecked: _Unchecked | None = None
+        self._unchecked: Loaded | None = None
+        self._before = self._position
         #: What was delivered and dropped.
         self.ledger = Ledger(dataset.max_drops, dataset.log_drop)
         self._footers_counted = self._io_counted = False
@@ -169,11 +160,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 else f"{spec.format.name} shards do not tell how many records they hold"
             )
             raise TypeError(f"This loader has no len(): {why}.")
-        plan = spec.indexed_plan(self.epoch)
-        short = 0 if spec.drop_last or plan.steps == plan.full else 1
-        if short and spec.end == "exact" and not any(len(plan.tail(row)) for row in spec.rows):
-            short = 0
-        return plan.full + short
+        return spec.batches(self.epoch)
 
     def stats(self, *, all_ranks: bool = False) -> Stats:
         """What was delivered so far, of all workers.
@@ -248,12 +235,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             StatusError: It does not fit. Where nothing has been listed yet, that is found by the next iterator.
             ValueError: `allow` holds what can't be allowed.
         """
-        unknown = set(allow) - set(ALLOWABLE)
-        if unknown:
-            raise ValueError(f"allow={sorted(unknown)} is not known; it may hold {', '.join(ALLOWABLE)}.")
+        check_allowed(allow)
         self._close_active()
         self._forget_spec()  # the state's window may be another
-        self._unchecked = _Unchecked(state, frozenset(allow), difference, replace(self._position))
+        self._unchecked, self._before = Loaded(state, frozenset(allow), difference), replace(self._position)
         self._position.load(state.start, state.run or None, state.step)
         if self.dataset.is_prepared:
             self._settle()
@@ -331,20 +316,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             return self._spec
         dataset = self.dataset
         settled = dataset.prepare()
-        world = settled.topology.world_size
-        if self._global_batch is not None:
-            if self._global_batch % world:
-                below = self._global_batch - self._global_batch % world
-                near = " or ".join(str(n) for n in (below, below + world) if n)
-                raise TopologyError(
-                    f"global_batch_size={self._global_batch} can't be shared evenly by {world} ranks. The nearest "
-                    f"that can: {near}."
-                )
-            batch = self._global_batch
-        else:
-            batch = (self.batch_size or 1) * world
+        batch = self._global_batch or (self.batch_size or 1) * settled.topology.world_size
         loaded = self._unchecked
-        window = loaded.state.plan.get("window") if loaded and "window" not in loaded.allow else None
+        window = loaded.window if loaded is not None else None
         spec = dataset.spec(batch, max(1, self.num_workers), drop_last=self.drop_last, window=window)
         if spec.indexed and not spec.steps(0):
             slots = spec.indexed_plan(0).slots
@@ -353,11 +327,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             )
         if loaded is not None:
             self._unchecked = None
-            now = spec if dataset.window is None else replace(spec, window=dataset.window)
-            found = differences(loaded.state, now, settled.shards.digest, loaded.allow, loaded.difference)
-            if found:
-                self._position = loaded.before
-                raise StatusError(f"The saved place does not fit this loader: {'; '.join(found)}.")
+            try:
+                loaded.check(spec, dataset.window, settled.shards.digest)
+            except StatusError:
+                self._position = self._before
+                raise
         elif self._position.run is None and settled.topology.rank == 0 and not self._footers_counted:
             self._footers_counted = True  # by one rank for all, and not again in a run that is taken up
             self.ledger.add_drops(settled.drops)
@@ -368,7 +342,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if not dataset.group.alone and spec.end == "exact":
             logger.warning(
                 'end="exact" on %d ranks: they may end at different steps; don\'t wait for each other in the loop.',
-                world,
+                settled.topology.world_size,
             )
         return spec
 

@@ -80,6 +80,14 @@ class Spec:
         plan = self.indexed_plan(epoch)
         return plan.full if self.drop_last else plan.steps
 
+    def batches(self, epoch: int) -> int:
+        """Batches of an indexed epoch that this rank is given: without a share of the last one, it has none of it."""
+        plan = self.indexed_plan(epoch)
+        short = plan.steps > plan.full and not self.drop_last
+        if short and self.end == "exact":
+            short = any(len(plan.tail(row)) for row in self.rows)
+        return plan.full + short
+
 
 @dataclass
 class Made:

@@ -135,34 +135,66 @@ def lanes_from_json(start: Start, lanes: dict[str, Any]) -> Start:
     return replace(start, cursors=cursors, ended=frozenset(map(int, lanes["ended"])), column=int(lanes["next"]))
 
 
-def differences(state: State, spec: Spec, digest: str, allow: Collection[str], difference: str = "") -> list[str]:
-    """What of a state does not fit, as phrases for people; empty where it fits.
+def check_allowed(allow: Collection[str]) -> None:
+    """Raise ValueError where `allow` names what can't be allowed."""
+    unknown = set(allow) - set(ALLOWABLE)
+    if unknown:
+        raise ValueError(f"allow={sorted(unknown)} is not known; it may hold {', '.join(ALLOWABLE)}.")
 
-    Args:
+
+@dataclass(frozen=True)
+class Loaded:
+    """A state that is to be taken up, before it is compared with the data and options at hand.
+
+    Attributes:
         state: The state.
-        spec: What the loader would do now.
-        digest: Digest of the shard list now.
-        allow: Names that may differ.
-        difference: What is known to have changed in the data, by name.
+        allow: Names of what may differ.
+        difference: What is known to have changed in the data since, by name.
     """
-    if not state.plan:
-        return []
-    # An epoch that has not begun may be dealt to any topology.
-    fixed = _TOPOLOGY if state.start.begun else {"kind": _TOPOLOGY["kind"]}
-    now = plan_inputs(spec)
-    found = [
-        f"{text} was {state.plan.get(name)} and is {now[name]} now"
-        for name, text in fixed.items()
-        if state.plan.get(name) != now[name]
-    ]
-    if found:
-        found[-1] += " (another topology or batch size within an epoch is not supported yet)"
-    found += [
-        f"{name} was {state.plan.get(name)!r} and is {now[name]!r} now (allow=[{name!r}] takes the new one)"
-        for name in _OPTIONS
-        if name not in allow and state.plan.get(name) != now[name]
-    ]
-    if "data" not in allow and state.digest != digest:
-        what = difference or f"{state.shards} shards then, {len(spec.shards)} now, or other versions of them"
-        found.append(f"the data are not the same: {what} (allow=['data'] goes on all the same)")
-    return found
+
+    state: State
+    allow: frozenset[str]
+    difference: str
+
+    @property
+    def window(self) -> int | None:
+        """The window that holds on in the run."""
+        return None if "window" in self.allow else self.state.plan.get("window")
+
+    def check(self, spec: Spec, window: int | None, digest: str) -> None:
+        """Compare it with what the loader would do now.
+
+        Args:
+            spec: What that is.
+            window: The window that the user asked for by number.
+            digest: Digest of the shard list now.
+
+        Raises:
+            StatusError: It does not fit.
+        """
+        found = self._differences(plan_inputs(spec if window is None else replace(spec, window=window)), spec, digest)
+        if found:
+            raise StatusError(f"The saved place does not fit this loader: {'; '.join(found)}.")
+
+    def _differences(self, now: dict[str, Any], spec: Spec, digest: str) -> list[str]:
+        state = self.state
+        if not state.plan:
+            return []
+        # An epoch that has not begun may be dealt to any topology.
+        fixed = _TOPOLOGY if state.start.begun else {"kind": _TOPOLOGY["kind"]}
+        found = [
+            f"{text} was {state.plan.get(name)} and is {now[name]} now"
+            for name, text in fixed.items()
+            if state.plan.get(name) != now[name]
+        ]
+        if found:
+            found[-1] += " (another topology or batch size within an epoch is not supported yet)"
+        found += [
+            f"{name} was {state.plan.get(name)!r} and is {now[name]!r} now (allow=[{name!r}] takes the new one)"
+            for name in _OPTIONS
+            if name not in self.allow and state.plan.get(name) != now[name]
+        ]
+        if "data" not in self.allow and state.digest != digest:
+            what = self.difference or f"{state.shards} shards then, {len(spec.shards)} now, or other versions of them"
+            found.append(f"the data are not the same: {what} (allow=['data'] goes on all the same)")
+        return found

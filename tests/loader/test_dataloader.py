@@ -67,7 +67,7 @@ def test_global_batch_size_is_shared_by_the_ranks(folder: Path) -> None:
     dataset = streamio.StreamingDataset(folder, rank=1, world_size=3)
     assert len(next(iter(streamio.DataLoader(dataset, global_batch_size=12)))) == 4
     with pytest.raises(
-        TopologyError, match=r"global_batch_size=10 can't be shared evenly by 3 ranks. The nearest that can: 9 or 12"
+        TopologyError, match=r"global batch of 10 can't be cut evenly into 3 rows.*The nearest that can: 9 or 12"
     ):
         iter(streamio.DataLoader(dataset, global_batch_size=10))
 
