@@ -157,15 +157,15 @@ def test_indexed_records_come_once_and_resumes_go_on(case: Case) -> None:
         stats = sum((loader.stats() for loader in loaders), streamio.Stats())
         seen = Counter(i for batches in ranks for batch in batches for i in batch)
         extra = sum((seen - Counter(case.good)).values())
-        assert extra == stats.padded + stats.refilled
+        left_out = sum(case.sizes) % slots if case.drop_last else 0  # may stand in for others all the same
+        assert extra <= stats.padded + stats.refilled <= extra + left_out
         assert stats.records == sum(seen.values())
         if case.end == "exact":
             assert stats.padded == 0
         if case.end == "exact" and case.on_drop != "refill":
             assert extra == 0
-        kept = sum(case.sizes) - (sum(case.sizes) % slots if case.drop_last else 0)
         missing = case.good - set(seen)
-        assert len(missing) <= sum(case.sizes) - kept
+        assert len(missing) <= left_out
         assert stats.dropped.get("bad", 0) <= len(case.bad)
         if not case.drop_last:
             assert not missing
