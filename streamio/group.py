@@ -6,6 +6,7 @@ what the bytes mean, and is never used in a loader's worker.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import time
@@ -245,6 +246,9 @@ class _Channel:
 
 
 _channels: dict[tuple[int, tuple[int, ...]], _Channel] = {}
+# Process groups end their threads when they are let go of. Left to the interpreter's own end, one of these may still
+# have to free a tensor, for which it wants a lock that nobody gives any more: the process would abort.
+atexit.register(_channels.clear)
 _made: dict[tuple[int, ...], int] = {}
 
 
