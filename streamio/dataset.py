@@ -125,10 +125,7 @@ class StreamingDataset(DistributedIterableDataset):
             raise TypeError(f"seed={seed!r} must be an int.") from None
         if isinstance(columns, str):
             raise TypeError(f"columns={columns!r} must be a list of names, as in columns=[{columns!r}].")
-        counts = max_drops is None or (isinstance(max_drops, (int, float)) and not isinstance(max_drops, bool))
-        if not counts or (
-            max_drops is not None and (max_drops < 0 or (isinstance(max_drops, float) and max_drops >= 1))
-        ):
+        if not _bearable(max_drops):
             raise ValueError(
                 f"max_drops={max_drops!r} must be a count (an int of 0 or more) or a fraction (a float from 0 to "
                 "below 1)."

@@ -56,6 +56,9 @@ class SplitLoader:
         self.splits = spec.splits
         self.budget = reader.budget
         self.bad: dict[int, Bad] = {}
+        mean = spec.splits.nbytes.sum() / spec.splits.records.sum()
+        #: Slots of a block: `BLOCK`, or fewer where records are large.
+        self.block = max(1, min(BLOCK, int(BLOCK_BYTES / max(1.0, mean))))
         self._shards = spec.shards
         self._format = spec.format
         self._reader = reader
@@ -109,8 +112,6 @@ class LaneReader:
         self._window = -1
         self._order: NDArray[np.int64] = np.empty(0, np.int64)
         self._block: tuple[int, list[Slot]] = (0, [])
-        mean = loader.splits.nbytes.sum() / loader.splits.records.sum()
-        self._at_once = max(1, min(BLOCK, int(BLOCK_BYTES / max(1.0, mean))))
 
     def read(self, low: int, high: int) -> list[Slot]:
         """The slots at places [low, high) of the lane, in the order of delivery."""
@@ -168,10 +169,10 @@ class LaneReader:
             if window != self._window:
                 self._window, self._order = window, lane.order(window)
                 self.hold(lane.start + first, lane.start + last)
-            stop = min(last, max(high, low + self._at_once))
+            stop = min(last, max(high, low + self._loader.block))
             slots = self._order[low - first : stop - first]
         else:
-            stop = min(lane.length, max(high, low + self._at_once))
+            stop = min(lane.length, max(high, low + self._loader.block))
             self.hold(lane.start + low, lane.start + stop)
             slots = np.arange(lane.start + low, lane.start + stop, dtype=np.int64)
         self._block = (low, self.values(slots))
