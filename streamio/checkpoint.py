@@ -124,7 +124,7 @@ class Checkpoints:
             loader: The loader.
             step: The step that the trainer resumed its model from. Default: the newest.
             allow: What may differ from when the status was saved: `"data"`, `"seed"`, `"shuffle"`, `"window"`,
-                `"end"`, `"drop_last"`, `"on_drop"`.
+                `"end"`, `"drop_last"`, `"on_drop"`, `"filters"`.
             fallback: Go to the last good status where the newest is torn or damaged.
 
         Returns:

@@ -11,24 +11,29 @@ from torch.utils.data import get_worker_info
 
 from streamio.distributed import DistributedIterableDataset
 from streamio.errors import GroupError, TopologyError
+from streamio.formats.filters import checked as checked_filters
 from streamio.group import Group
 from streamio.loader.spec import End, OnDrop, Spec
+from streamio.partitions import check as check_partitions
 from streamio.plan import Grid, IndexedSplits
 from streamio.settle import Settled, What, settle
+from streamio.storage.engine import check_engine
 from streamio.storage.faults import shown
-from streamio.storage.reader import ReadSettings
 from streamio.storage.retry import Retry
+from streamio.storage.settings import EngineName, ReadSettings
 from streamio.topology import resolve_topology
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
+    from streamio.formats.filters import FiltersOption
     from streamio.observe.drops import Drop
+    from streamio.partitions import PartitionsOption
     from streamio.topology import Topology
 
-#: Slots of a window where record sizes are not known before reading.
-STREAMED_WINDOW = 1000
+#: Slots of a window where record sizes are not known before reading; `shuffle_bytes` closes it early.
+STREAMED_WINDOW = 100_000
 
 
 class StreamingDataset(DistributedIterableDataset):
@@ -39,7 +44,13 @@ class StreamingDataset(DistributedIterableDataset):
 
     Args:
         urls: A URL, glob (`**` included), folder or path, or a list of these; anything that fsspec opens.
-        columns: Columns (parquet) or keys (JSON lines) to read; all by default.
+        columns: Columns (parquet) or keys (JSON lines) to read; all by default. Partition keys may be among them.
+        filters: Which records to read: `[("lang", "==", "en"), ("score", ">", 0.5)]` (all of these), a list of such
+            lists (one of these), or a `pyarrow.compute.Expression`. On columns of parquet and Arrow files, and on
+            partition keys of every format. Shards and row groups that can't match are not read; other rows that do
+            not match are left out (`stats().filtered`).
+        partitions: Folders (`lang=en/year=2024/`) that become columns: `"hive"` for all, as strings; or a mapping
+            that gives some of them a type: pyarrow's, its name (`"int32"`), or `int`, `float`, `str`, `bool`.
         shuffle: Whether to permute splits, and records within windows.
         seed: Seed of the permutation; with the epoch it decides the order.
         storage_options: Passed to fsspec, and carried over to obstore for s3:// and gs://.
@@ -54,12 +65,14 @@ class StreamingDataset(DistributedIterableDataset):
             `"exact"`: every record once and no padding (default on one rank where they are not). `"cycle"`: endless.
         on_drop: `"refill"` puts a good record of the same batch in a dropped one's slot (default), `"short"`
             leaves batches shorter
-            (default with `end="exact"`). Streamed formats read on instead.
+            (default with `end="exact"`, and with `filters=`). Streamed formats read on instead.
         max_drops: Dropped records that the run bears: a count, or a fraction of what was read (a float below
             1). None bears all.
         shuffle_bytes: Memory for shuffling, in bytes per process; decides the window of a new run. Default 64 MiB.
         window: Records that are permuted together, in place of `shuffle_bytes`.
-        prefetch_bytes: Bytes read ahead per process. Default 64 MiB.
+        prefetch_bytes: Bytes read ahead per process, decoded or not. Default 96 MiB.
+        engine: What reads: `"obstore"` (s3:// and gs:// alone, the fastest), `"fsspec"` (everything), or `"auto"`, the
+            default: obstore where it can be told all of `storage_options`, else fsspec.
         retry: How storage calls are retried.
         rank: Data-parallel rank, with `world_size`, in place of what is found.
         world_size: Number of data-parallel ranks.
@@ -79,6 +92,8 @@ class StreamingDataset(DistributedIterableDataset):
         urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         *,
         columns: Sequence[str] | None = None,
+        filters: FiltersOption = None,
+        partitions: PartitionsOption = None,
         shuffle: bool = False,
         seed: int = 0,
         storage_options: Mapping[str, Any] | None = None,
@@ -92,7 +107,8 @@ class StreamingDataset(DistributedIterableDataset):
         max_drops: int | float | None = None,
         shuffle_bytes: int = 64 << 20,
         window: int | None = None,
-        prefetch_bytes: int = 64 << 20,
+        prefetch_bytes: int = 96 << 20,
+        engine: EngineName = "auto",
         retry: Retry | None = None,
         rank: int | None = None,
         world_size: int | None = None,
@@ -130,15 +146,22 @@ class StreamingDataset(DistributedIterableDataset):
                 f"max_drops={max_drops!r} must be a count (an int of 0 or more) or a fraction (a float from 0 to "
                 "below 1)."
             )
+        check_partitions(partitions)
         options: dict[str, Any] = dict(format_options or {})
+        if "filters" in options:
+            raise ValueError("format_options holds filters: it is an argument of its own, filters=.")
         if columns is not None:
             options["columns"] = tuple(columns)
         if decode is not None:
             options["decode"] = dict(decode)
         read = ReadSettings(
-            storage_options=dict(storage_options or {}), retry=retry or Retry(), prefetch_bytes=prefetch_bytes
+            storage_options=dict(storage_options or {}),
+            retry=retry or Retry(),
+            prefetch_bytes=prefetch_bytes,
+            engine=engine,
         )
-        self._what = What(self.urls, format, options, read)
+        check_engine(read, self.urls)
+        self._what = What(self.urls, format, options, read, partitions, checked_filters(filters))
         self.shuffle = shuffle
         self.seed = seed
         self.end: End | None = end
@@ -227,7 +250,7 @@ class StreamingDataset(DistributedIterableDataset):
         settled = self.prepare()
         topology = settled.topology
         grid = Grid(topology.world_size, columns, batch)
-        end = self._end(settled)
+        end, filters = self._end(settled), self._what.filters
         window = window or self._window(settled)
         self._check_memory(settled, window, columns)
         return Spec(
@@ -243,14 +266,19 @@ class StreamingDataset(DistributedIterableDataset):
             window_bytes=self.shuffle_bytes,
             end=end,
             drop_last=drop_last,
-            on_drop=self.on_drop or ("short" if end == "exact" else "refill"),
+            on_drop=self.on_drop or ("short" if end == "exact" or filters is not None else "refill"),
             map=self.map,
             provenance=self.provenance,
+            partitions=settled.partitions,
+            filters=None if filters is None else filters.text,
         )
 
     def log_drop(self, drop: Drop) -> None:
-        """Count and log a drop as the base contract has it."""
-        self._log_drop(drop.reason, "%s%s: %s", drop.url, f" at {drop.position}" if drop.position else "", drop.message)
+        """Count and log a drop as the base contract has it; what `filters=` leaves out is none."""
+        if drop.fault:
+            self._log_drop(
+                drop.reason, "%s%s: %s", drop.url, f" at {drop.position}" if drop.position else "", drop.message
+            )
 
     def __iter__(self) -> Iterator[Any]:
         """Records of this rank and, in a worker of a torch DataLoader, of this worker.

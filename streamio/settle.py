@@ -10,19 +10,28 @@ import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
-from streamio.errors import DataNotFoundError
+import numpy as np
+
+from streamio.errors import DataNotFoundError, FormatError
 from streamio.formats import registry
-from streamio.formats.base import IndexedFormat
+from streamio.formats.base import FilteringFormat, IndexedFormat
 from streamio.observe.stats import IoCounts
+from streamio.partitions import find as partitions_of
 from streamio.plan import IndexedSplits, StreamedSplits
+from streamio.storage.faults import shown
 from streamio.together import led, shared
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from streamio.formats.base import Format
+    from streamio.formats.filters import Filters
     from streamio.group import Group
     from streamio.observe.drops import Drop
+    from streamio.partitions import Partitions, PartitionsOption
     from streamio.storage.reader import ReadSettings
     from streamio.storage.shards import ShardList
     from streamio.topology import Topology
@@ -42,6 +51,7 @@ class Settled:
         drops: Shards that could not be opened.
         run: A random name, the same on all ranks, for a run that begins here.
         io: What this rank read to settle it (footers; small shards whole).
+        partitions: What URLs tell of their records; None for nothing.
     """
 
     topology: Topology
@@ -51,6 +61,7 @@ class Settled:
     drops: tuple[Drop, ...]
     run: str
     io: IoCounts
+    partitions: Partitions | None = None
 
 
 @dataclass(frozen=True)
@@ -62,12 +73,16 @@ class What:
         format: Name of a format, None to go by suffix.
         options: Options of the format.
         read: How to read.
+        partitions: Which folders become columns.
+        filters: Which records are wanted.
     """
 
     urls: Sequence[str]
     format: str | None
     options: Mapping[str, Any]
     read: ReadSettings
+    partitions: PartitionsOption = None
+    filters: Filters | None = None
 
 
 def settle(what: What, topology: Topology, group: Group) -> Settled:
@@ -77,8 +92,9 @@ def settle(what: What, topology: Topology, group: Group) -> Settled:
         StreamioError: Nothing found, no access, an unknown format and the like; the same on all ranks.
     """
     run, shards = _listed(what, group)
-    urls = (shard.url for shard in shards)
-    format = registry.for_urls(urls, format=what.format, options=what.options)  # noqa: A001 - the word of the field
+    partitions = partitions_of(what.partitions, (shard.url for shard in shards), what.options.get("columns"))
+    format = _format(what, shards, partitions)  # noqa: A001 - the word of the field
+    format, matches = _filtered(what.filters, format, partitions, shards)  # noqa: A001
     splits: IndexedSplits | StreamedSplits
     drops: list[Drop] = []
     io = IoCounts()
@@ -89,18 +105,68 @@ def settle(what: What, topology: Topology, group: Group) -> Settled:
         rank, ranks = (0, 1) if group.alone else (topology.rank, topology.world_size)
         # Through fsspec, so that this process may still fork its workers.
         with Reader(replace(what.read, engine="fsspec")) as reader:
-            parts = shared(
-                group, lambda: count_share(format, shards, reader.source, rank, ranks), "reading the footers"
+            keys = partitions.delivered if partitions is not None else ()
+            share = partial(
+                count_share, format, shards, reader.source, rank, ranks, np.flatnonzero(matches).tolist(), keys
             )
+            parts = shared(group, share, "reading the footers")
             io = IoCounts.of(reader.counters)
-        splits, drops = join_counts(parts, shards)
+        splits, drops, left_out = join_counts(parts, shards)
+        if not len(splits) and left_out and what.filters is not None:
+            raise DataNotFoundError(
+                f"filters={what.filters.text} leaves nothing of {int(matches.sum())} shards: by their statistics none "
+                f"of {left_out} records can match ({shown(shards[0].url)} and others)."
+            )
         if not len(splits):
             raise DataNotFoundError(_no_records(shards, drops))
     else:
-        splits = StreamedSplits.cut(shards.sizes, lambda index: format.cuttable(shards[index].url))
+        splits = StreamedSplits.cut(
+            np.where(matches, shards.sizes, 0), lambda index: format.cuttable(shards[index].url)
+        )
     for drop in drops:
         logger.warning("%s can't be read and is left out: %s.", drop.url, drop.message)
-    return Settled(topology, shards, format, splits, tuple(drops), run, io)
+    return Settled(topology, shards, format, splits, tuple(drops), run, io, partitions)
+
+
+def _format(what: What, shards: ShardList, partitions: Partitions | None) -> Format:
+    """The one format of all shards, which is not told of partition keys."""
+    options = dict(what.options)
+    if partitions is not None and "columns" in options:
+        options["columns"] = tuple(column for column in options["columns"] if column not in partitions.keys)
+    return registry.for_urls((shard.url for shard in shards), format=what.format, options=options)
+
+
+def _filtered(
+    filters: Filters | None,
+    format: Format,  # noqa: A002
+    partitions: Partitions | None,
+    shards: ShardList,
+) -> tuple[Format, NDArray[np.bool_]]:
+    """The format, which leaves out rows where it must, and for each shard whether its URL lets it match."""
+    matches = np.ones(len(shards), bool)
+    if filters is None:
+        return format, matches
+    from streamio.formats.filters import chosen
+    from streamio.formats.rowfilter import RowFilter
+
+    of_keys, whole = filters.on_keys(partitions)
+    if not whole:
+        if not isinstance(format, FilteringFormat):
+            raise FormatError(
+                f"filters= on columns takes parquet or Arrow files, and these are {format.name} "
+                f"({shown(shards[0].url)} and others): raise streamio.DropRecord in a map= instead. Filters that speak "
+                "of nothing but partition keys (with partitions=) go with every format."
+            )
+        format = replace(cast("Any", format), filters=RowFilter(filters, partitions))  # noqa: A001
+    if of_keys is not None and partitions is not None:
+        matches = chosen(of_keys, partitions, shards)
+        logger.info("filters= leaves out %d of %d shards by their URLs.", int((~matches).sum()), len(shards))
+        if not matches.any():
+            raise DataNotFoundError(
+                f"filters={filters.text} leaves nothing of {len(shards)} shards: none matches by its partition keys "
+                f"({shown(shards[0].url)} and others)."
+            )
+    return format, matches
 
 
 def _listed(what: What, group: Group) -> tuple[str, ShardList]:
@@ -121,8 +187,24 @@ def _list(what: What) -> ShardList:
     known = " ".join(registry.known())
     options, retry = what.read.storage_options, what.read.retry
     shards = discover(what.urls, storage_options=options, accepts=accepts, known=known, retry=retry)
+    if accepts is not None:
+        shards = _without_notes(shards)
     logger.info("Found %d shards, %d bytes.", len(shards), int(shards.sizes.sum()))
     return shards
+
+
+def _without_notes(shards: ShardList) -> ShardList:
+    """The shards but for text files beside some of another format: a README.txt is no data."""
+    names = [registry.name_for(shard.url) for shard in shards]
+    if "text" not in names or set(names) == {"text"}:
+        return shards
+    notes = [shard.url for shard, name in zip(shards, names, strict=True) if name == "text"]
+    logger.warning(
+        "%d text files beside shards of another format are left out (%s). To read text, name no others by the URL.",
+        len(notes),
+        shown(notes[0]),
+    )
+    return type(shards).of(shard for shard, name in zip(shards, names, strict=True) if name != "text")
 
 
 def _no_records(shards: ShardList, drops: list[Drop]) -> str:

@@ -14,6 +14,7 @@ from streamio.formats.counting import count_share, join_counts
 from streamio.loader.indexed import IndexedMaker
 from streamio.loader.spec import Spec, Start
 from streamio.loader.streamed import StreamedMaker
+from streamio.loader.threads import Threads
 from streamio.plan import START, Grid, IndexedSplits, StreamedSplits
 from streamio.storage.reader import Reader, ReadSettings
 from streamio.storage.shards import Shard, ShardList
@@ -69,7 +70,7 @@ def _spec(
     drops: list[Drop] = []
     splits: IndexedSplits | StreamedSplits
     if isinstance(made, IndexedFormat):
-        splits, drops = join_counts([count_share(made, shards, reader.source, 0, 1)], shards)
+        splits, drops, _ = join_counts([count_share(made, shards, reader.source, 0, 1)], shards)
     else:
         cuttable = made.cuttable(shard.url)
         splits = StreamedSplits.cut(shards.sizes, lambda _: cuttable)
@@ -94,7 +95,8 @@ def _spec(
 
 
 def _indexed(spec: Spec, reader: Reader) -> Generator[dict[str, Any] | Drop, None, None]:
-    maker = IndexedMaker(spec, reader, Start(0))
+    threads = Threads(2, "streamio-decode")
+    maker = IndexedMaker(spec, reader, (threads, threads), Start(0))
     try:
         for k in range(spec.steps(0)):
             made = maker.make(k)
@@ -102,6 +104,7 @@ def _indexed(spec: Spec, reader: Reader) -> Generator[dict[str, Any] | Drop, Non
             yield from made.values
     finally:
         maker.close()
+        threads.close()
 
 
 def _streamed(spec: Spec, reader: Reader) -> Generator[dict[str, Any] | Drop, None, None]:

@@ -2,10 +2,16 @@
 
 from streamio.formats.base import (
     Bad,
+    Block,
+    Buffer,
+    Columns,
     CorruptError,
     Counts,
     Format,
+    HintedFormat,
     IndexedFormat,
+    PiecewiseFormat,
+    Places,
     Record,
     Row,
     Rows,
@@ -13,19 +19,29 @@ from streamio.formats.base import (
     StreamedFormat,
 )
 from streamio.formats.registry import accepts, for_url, for_urls, known, name_for, register
+from streamio.formats.rows import ArrowRows, Records, blocked
 
 __all__ = [
+    "ArrowRows",
     "Bad",
+    "Block",
+    "Buffer",
+    "Columns",
     "CorruptError",
     "Counts",
     "Format",
+    "HintedFormat",
     "IndexedFormat",
+    "PiecewiseFormat",
+    "Places",
     "Record",
+    "Records",
     "Row",
     "Rows",
     "Source",
     "StreamedFormat",
     "accepts",
+    "blocked",
     "for_url",
     "for_urls",
     "known",

@@ -7,49 +7,58 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from streamio.formats.base import CorruptError
-
-_SKIP = 1 << 20
+from streamio.formats.base import Buffer, CorruptError
 
 
 class ByteStream:
-    """Reads a stream of chunks, cut anywhere, without joining more of them than a read spans.
+    """Reads a stream of chunks, cut anywhere; bytes are copied once at most, and only where `bytes` are returned.
 
     Args:
         chunks: The bytes in order.
-
-    Attributes:
-        position: Bytes read so far.
+        position: Where in the file the first of them stands.
     """
 
-    def __init__(self, chunks: Iterable[bytes]) -> None:
-        self._chunks = iter(chunks)
-        self._chunk = b""
-        self._at = 0
-        self.position = 0
+    __slots__ = ("_at", "_before", "_chunk", "_chunks")
 
-    def some(self, most: int) -> bytes:
-        """Between one and `most` bytes, all from one chunk; none only at the end."""
+    def __init__(self, chunks: Iterable[Buffer], position: int = 0) -> None:
+        self._chunks = iter(chunks)
+        self._chunk = memoryview(b"")
+        self._at = 0
+        self._before = position  # where the chunk begins
+
+    @property
+    def position(self) -> int:
+        """The place in the file of what is read next."""
+        return self._before + self._at
+
+    def rest(self) -> memoryview:
+        """What is at hand without another chunk, at least one byte but at the end; it stays unread."""
         while self._at == len(self._chunk):
+            self._before += len(self._chunk)
+            self._chunk, self._at = memoryview(b""), 0  # lets go of the chunk before it waits for the next one
             chunk = next(self._chunks, None)
             if chunk is None:
-                return b""
-            self._chunk, self._at = chunk, 0
-        part = self._chunk[self._at : self._at + most]
+                break
+            self._chunk = memoryview(chunk)
+        return self._chunk[self._at :]
+
+    def some(self, most: int) -> memoryview:
+        """Between one and `most` bytes, all from one chunk; none only at the end."""
+        part = self.rest()[:most]
         self._at += len(part)
-        self.position += len(part)
         return part
 
     def up_to(self, count: int) -> bytes:
         """`count` bytes; fewer only at the end."""
-        part = self.some(count)
-        if len(part) == count or not part:
-            return part
-        parts = [part]
-        missing = count - len(part)
-        while missing and (part := self.some(missing)):
+        stop = self._at + count
+        if stop <= len(self._chunk):
+            part = self._chunk[self._at : stop]
+            self._at = stop
+            return bytes(part)
+        parts = []
+        while count and (part := self.some(count)):
             parts.append(part)
-            missing -= len(part)
+            count -= len(part)
         return b"".join(parts)
 
     def exactly(self, count: int, what: str) -> bytes:
@@ -58,7 +67,7 @@ class ByteStream:
         Raises:
             CorruptError: The stream ends before.
         """
-        part = self.up_to(count) if count else b""
+        part = self.up_to(count)
         if len(part) < count:
             raise CorruptError(f"{what} is cut short: the file ends", f"byte {self.position}")
         return part
@@ -70,9 +79,11 @@ class ByteStream:
             CorruptError: The stream ends before.
         """
         while count:
-            count -= len(self.exactly(min(count, _SKIP), what))
+            part = len(self.some(count))
+            if not part:
+                raise CorruptError(f"{what} is cut short: the file ends", f"byte {self.position}")
+            count -= part
 
     def back(self, count: int) -> None:
         """Unread the last `count` bytes of what the last `some` returned."""
         self._at -= count
-        self.position -= count

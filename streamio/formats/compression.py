@@ -1,4 +1,4 @@
-"""Decompression of gzip and zstd streams, chunk by chunk, in bounded memory.
+"""Decompression of gzip, zstd, bzip2 and xz streams, chunk by chunk, in bounded memory.
 
 A stream that is cut short, damaged or followed by foreign bytes is an error, never a silent end; what the
 text inside means is the formats' business.
@@ -6,29 +6,33 @@ text inside means is the formats' business.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
-from typing import cast
+from dataclasses import dataclass
+from typing import Protocol, cast
 
-from streamio.formats.base import CorruptError, Source
+from streamio.formats.base import Buffer, CorruptError, Source
 from streamio.formats.bytestream import ByteStream
 from streamio.formats.names import Codec, codec_of
 
 PIECE = 1 << 20
 """About the largest piece that is yielded, in bytes."""
 
-_GZIP_INPUT = 1 << 17
-_ZSTD_WINDOW = 1 << 27  # 128 MiB, the most that `zstd -d` accepts unasked
+_INPUT = 1 << 17
+_MEMORY = 1 << 27  # 128 MiB, the most that `zstd -d` accepts unasked, and twice what `xz -9` needs
+_XZ_MEMORY = _MEMORY + (1 << 20)  # a dictionary of that size, and what else the decoder holds
 _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_SKIPPABLE = range(0x184D2A50, 0x184D2A60)
+_ZSTD_RUN = 8  # blocks, each of at most 128 KiB of text
 _FRAME = "a zstd frame"
 
 
-def uncompressed(source: Source) -> Generator[bytes, None, None]:
+def uncompressed(source: Source, start: int = 0) -> Generator[Buffer, None, None]:
     """The whole shard as plain bytes, decompressed where its name says that it is compressed.
 
     Args:
         source: The shard. Its stream is closed when the generator is.
+        start: First byte wanted of a shard that is not compressed; else 0.
 
     Yields:
         Chunks of any length.
@@ -37,7 +41,7 @@ def uncompressed(source: Source) -> Generator[bytes, None, None]:
         CorruptError: See `decompressed`.
     """
     codec = codec_of(source.url)
-    stream = source.stream()
+    stream = source.stream(start)
     try:
         if codec is None:
             yield from stream
@@ -50,15 +54,15 @@ def uncompressed(source: Source) -> Generator[bytes, None, None]:
             close()
 
 
-def decompressed(chunks: Iterable[bytes], codec: Codec) -> Generator[bytes, None, None]:
+def decompressed(chunks: Iterable[Buffer], codec: Codec) -> Generator[bytes, None, None]:
     """Decompress a stream.
 
-    Gzip may have several members, with zero bytes after any of them; zstd may have several frames, skippable
-    ones among them. A stream of no bytes at all is empty text.
+    It may be several joined: gzip members, with zero bytes after any of them; zstd frames, skippable ones among
+    them; bzip2 streams; xz streams, with zero bytes in fours after any of them. No bytes at all are empty text.
 
     Args:
         chunks: The compressed bytes, cut anywhere.
-        codec: `"gz"` or `"zst"`.
+        codec: `"gz"`, `"zst"`, `"bz2"` or `"xz"`.
 
     Returns:
         A generator of pieces of at most some `PIECE` bytes, none of them empty.
@@ -68,74 +72,140 @@ def decompressed(chunks: Iterable[bytes], codec: Codec) -> Generator[bytes, None
             MiB. What came before has been yielded. The position counts compressed bytes.
     """
     stream = ByteStream(chunks)
-    return _gunzip(stream) if codec == "gz" else _unzstd(stream)
+    return _unzstd(stream) if codec == "zst" else _inflated(stream, _KINDS[codec]())
 
 
-def _gunzip(stream: ByteStream) -> Generator[bytes, None, None]:
+class _Decompressor(Protocol):
+    """One member or stream, as the standard library's and isal's classes read it."""
+
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def needs_input(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, data: Buffer, max_length: int) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What sets one codec apart.
+
+    Attributes:
+        name: For messages.
+        unit: What several of are joined, for messages.
+        magic: How each unit begins.
+        start: Makes a decompressor of one unit; it checks lengths and checksums.
+        damaged: What that raises where data are damaged.
+        padding: Zero bytes may stand after a unit, in multiples of this; 0: none.
+    """
+
+    name: str
+    unit: str
+    magic: bytes
+    start: Callable[[], _Decompressor]
+    damaged: type[Exception]
+    padding: int
+
+
+def _gzip() -> _Kind:
     from isal import igzip_lib
 
+    def start() -> _Decompressor:
+        return cast(_Decompressor, igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP))
+
     damaged = cast("type[Exception]", igzip_lib.error)  # isal's stubs take it for an instance
-    while data := _gzip_start(stream):
-        # checks the length and CRC of each member at its end
-        decompressor = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
+    return _Kind("gzip", "gzip member", b"\x1f\x8b", start, damaged, 1)
+
+
+def _bzip2() -> _Kind:
+    import bz2
+
+    return _Kind("bzip2", "bzip2 stream", b"BZh", bz2.BZ2Decompressor, OSError, 0)
+
+
+def _xz() -> _Kind:
+    import lzma
+
+    def start() -> _Decompressor:
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
+
+    return _Kind("xz", "xz stream", b"\xfd7zXZ\0", start, lzma.LZMAError, 4)
+
+
+_KINDS: dict[Codec, Callable[[], _Kind]] = {"gz": _gzip, "bz2": _bzip2, "xz": _xz}
+
+
+def _inflated(stream: ByteStream, kind: _Kind) -> Generator[bytes, None, None]:
+    while data := _start(stream, kind):
+        decompressor = kind.start()
         while not decompressor.eof:
-            if not data and decompressor.needs_input and not (data := stream.some(_GZIP_INPUT)):
-                raise CorruptError("a gzip member is cut short: the file ends", f"byte {stream.position}")
+            if not data and decompressor.needs_input and not (data := stream.some(_INPUT)):
+                raise CorruptError(f"the {kind.unit} is cut short: the file ends", f"byte {stream.position}")
             try:
                 piece = decompressor.decompress(data, PIECE)
-            except damaged as error:
-                message = f"gzip data is damaged: {error}"
-                raise CorruptError(message, f"byte {stream.position}") from error
+            except kind.damaged as error:
+                raise CorruptError(_reason(kind, error), f"byte {stream.position}") from error
             data = b""
             if piece:
                 yield piece
         stream.back(len(decompressor.unused_data))
 
 
-def _gzip_start(stream: ByteStream) -> bytes:
-    """The first bytes of the next member, with the zeros before it skipped; none at the end."""
-    while data := stream.some(_GZIP_INPUT):
-        first = stream.position == len(data)
-        start = data if first else data.lstrip(b"\0")
-        if not start:
-            continue
-        if len(start) == 1:
-            start += stream.some(1)
-        if start[:2] != b"\x1f\x8b":
-            what = "this is no gzip file" if first else "foreign bytes follow the last gzip member"
-            raise CorruptError(what, f"byte {stream.position - len(start)}")
-        return start
-    return b""
+def _start(stream: ByteStream, kind: _Kind) -> Buffer:
+    """The first bytes of the next unit, with the padding before it skipped; none at the end."""
+    first = stream.position
+    zeros = _skip_zeros(stream) if first and kind.padding else 0
+    if zeros and zeros % kind.padding:
+        raise CorruptError(f"the padding of the {kind.name} data is damaged", f"byte {stream.position}")
+    at = stream.position
+    data: Buffer = stream.some(_INPUT)
+    if 0 < len(data) < len(kind.magic):
+        data = bytes(data) + stream.up_to(len(kind.magic) - len(data))  # no unit is so short as to end in these
+    if data and data[: len(kind.magic)] != kind.magic:
+        what = f"foreign bytes follow the last {kind.unit}" if first else f"this is no {kind.name} file"
+        raise CorruptError(what, f"byte {at}")
+    return data
+
+
+def _skip_zeros(stream: ByteStream) -> int:
+    """Pass over zeros; how many there were."""
+    count = 0
+    while data := stream.some(_INPUT):
+        rest = len(bytes(data).lstrip(b"\0"))
+        count += len(data) - rest
+        if rest:
+            stream.back(rest)
+            break
+    return count
+
+
+def _reason(kind: _Kind, error: Exception) -> str:
+    if "Memory usage limit" in str(error):  # xz's own words do not say how much
+        return f"{kind.name} data want more than {_MEMORY >> 20} MiB of memory: compress them with `xz -9` at most"
+    return f"{kind.name} data are damaged: {error}"
 
 
 def _unzstd(stream: ByteStream) -> Generator[bytes, None, None]:
-    """Decompress block by block.
+    """Decompress a few blocks at a time.
 
     A block holds at most 128 KiB of text, so output is bounded whatever the data claim; and where a frame
     ends is known exactly, which the library's own readers of several frames do not tell.
     """
     import zstandard
 
-    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
-    pieces: list[bytes] = []
-    size = 0
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_MEMORY)
     try:
         while _zstd_frame_follows(stream):
             frame = decompressor.decompressobj()
             for part in _zstd_parts(stream):
-                pieces.append(frame.decompress(part))
-                size += len(pieces[-1])
-                if size >= PIECE:
-                    yield b"".join(pieces)
-                    pieces, size = [], 0
-    except (zstandard.ZstdError, CorruptError) as error:
-        if size:
-            yield b"".join(pieces)  # what came before the damage is good
-        if isinstance(error, CorruptError):
-            raise
-        raise CorruptError(f"zstd data is damaged: {error}", f"byte {stream.position}") from error
-    if size:
-        yield b"".join(pieces)
+                if piece := frame.decompress(part):
+                    yield piece
+    except zstandard.ZstdError as error:
+        raise CorruptError(f"zstd data are damaged: {error}", f"byte {stream.position}") from error
 
 
 def _zstd_frame_follows(stream: ByteStream) -> bool:
@@ -152,8 +222,8 @@ def _zstd_frame_follows(stream: ByteStream) -> bool:
     return False
 
 
-def _zstd_parts(stream: ByteStream) -> Iterator[bytes]:
-    """The parts of a frame (RFC 8878, 3.1.1): its header, then each block, the last with the checksum."""
+def _zstd_parts(stream: ByteStream) -> Iterator[Buffer]:
+    """The parts of a frame (RFC 8878, 3.1.1): its header, then runs of whole blocks, the last with the checksum."""
     descriptor = stream.exactly(1, _FRAME)
     flags = descriptor[0]
     single_segment = bool(flags & 0x20)
@@ -165,8 +235,31 @@ def _zstd_parts(stream: ByteStream) -> Iterator[bytes]:
     checksum = 4 if flags & 4 else 0
     last = False
     while not last:
-        head = stream.exactly(3, _FRAME)
-        bits = int.from_bytes(head, "little")
-        last = bool(bits & 1)
-        length = 1 if bits >> 1 & 3 == 1 else bits >> 3  # type 1 is one byte, repeated
-        yield head + stream.exactly(length + (checksum if last else 0), _FRAME)
+        end, last = _zstd_run(stream.rest(), checksum)
+        if end:
+            yield stream.some(end)
+        else:  # a block that goes over the end of a chunk
+            head = stream.exactly(3, _FRAME)
+            length, last = _zstd_block(head, checksum)
+            yield head + stream.exactly(length, _FRAME)
+
+
+def _zstd_run(data: memoryview, checksum: int) -> tuple[int, bool]:
+    """Where the last whole block ends that may be decompressed at once, and whether it is the last of its frame."""
+    end, last = 0, False
+    for _ in range(_ZSTD_RUN):
+        if last or end + 3 > len(data):
+            break
+        length, ends = _zstd_block(data[end : end + 3], checksum)
+        if end + 3 + length > len(data):
+            break
+        end, last = end + 3 + length, ends
+    return end, last
+
+
+def _zstd_block(head: Buffer, checksum: int) -> tuple[int, bool]:
+    """Bytes that follow a block's header, and whether it is the last one."""
+    bits = int.from_bytes(head, "little")
+    last = bool(bits & 1)
+    length = 1 if bits >> 1 & 3 == 1 else bits >> 3  # type 1 is one byte, repeated
+    return length + (checksum if last else 0), last

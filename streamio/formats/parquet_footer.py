@@ -1,29 +1,31 @@
-"""Parquet footers: read and checked, the byte ranges that they tell, and a cache of them.
+"""Parquet footers: read and checked, and the byte ranges that they tell.
 
 Rows are decoded in `parquet.py`.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from streamio.errors import FormatError
-from streamio.formats.base import CorruptError, Source
+from streamio.formats.base import Buffer, CorruptError, Source
 from streamio.formats.sparsefile import SparseFile
 from streamio.storage.faults import shown
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
+    from streamio.formats.rowfilter import RowFilter
+
 _TAIL = 1 << 16  # bytes read in the hope that they hold the whole footer
 _NEAR = 1 << 19  # a gap that costs less to read than another request does
+_WASTE = 1 << 16  # bytes of gaps that are read of a row group at most, or a twentieth of what is wanted
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}  # bytes of a decoded value
 _MOST = 1 << 48  # a guess is never beyond this, whatever a damaged footer says
-_CACHED = 1 << 23  # bytes of footers, as they lie in the files, that are kept decoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,61 +34,58 @@ class Footer:
 
     Attributes:
         metadata: The decoded footer, walked by pyarrow without an error.
-        leaves: Numbers of the wanted column chunks.
+        records: Records of each row group.
+        columns: The columns that are read, of `filters=` too; None for all.
+        leaves: Numbers of their column chunks.
+        kept: Whether each row group may hold a row that `filters=` takes; () without them.
         whole: All of a small file, which came along with its footer; else empty.
     """
 
     metadata: pq.FileMetaData
+    records: tuple[int, ...]
+    columns: list[str] | None
     leaves: tuple[int, ...]
-    whole: bytes
+    kept: tuple[bool, ...]
+    whole: Buffer
+
+    @property
+    def weight(self) -> int:
+        """About what it takes in memory, in bytes."""
+        return int(self.metadata.serialized_size) + len(self.whole)
+
+    def first(self, split: int) -> int:
+        """Number of a row group's first record in the shard."""
+        return sum(self.records[:split])
 
 
-class Footers:
-    """Decoded footers by URL and size, the least recently used leave first. Pickles as an empty one."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._footers: OrderedDict[tuple[str, int], Footer] = OrderedDict()
-        self._bytes = 0
-
-    def get(self, source: Source) -> Footer | None:
-        """The footer of a shard, if it is here."""
-        key = (source.url, source.size)
-        with self._lock:
-            if key in self._footers:
-                self._footers.move_to_end(key)
-            return self._footers.get(key)
-
-    def put(self, source: Source, footer: Footer) -> None:
-        """Keep the footer of a shard."""
-        with self._lock:
-            replaced = self._footers.pop((source.url, source.size), None)
-            self._bytes += _weight(footer) - (_weight(replaced) if replaced else 0)
-            self._footers[source.url, source.size] = footer
-            while self._bytes > _CACHED and len(self._footers) > 1:
-                self._bytes -= _weight(self._footers.popitem(last=False)[1])
-
-    def __reduce__(self) -> tuple[type[Footers], tuple[()]]:
-        return (Footers, ())
-
-
-def read_footer(source: Source, columns: tuple[str, ...] | None) -> Footer:
+def read_footer(source: Source, columns: tuple[str, ...] | None, filters: RowFilter | None = None) -> Footer:
     """Read and check a footer: one read of 64 KiB, and a second one where it is longer.
 
     Args:
         source: The shard.
         columns: The wanted columns; None for all.
+        filters: What the rows must match.
 
     Raises:
         CorruptError: The file is not parquet, is cut short, or its footer is damaged or encrypted.
-        FormatError: A wanted column is not in the file, or two wanted columns have one name.
+        FormatError: A wanted column is not in the file, two wanted columns have one name, or the filter does not go
+            with the columns.
     """
-    metadata, names, whole = _read(source)
-    return Footer(metadata, _leaves(metadata, names, columns, source.url), whole)
+    metadata, names, end, whole = _read(source)
+    records = tuple(metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))
+    if sum(records) != metadata.num_rows or min(records, default=0) < 0:
+        raise CorruptError("its footer is damaged: its row groups do not add up to its records")
+    leaves = _leaves(metadata, names, columns, source.url)
+    kept: tuple[bool, ...] = ()
+    if filters is not None:
+        columns = filters.columns(source.url, metadata.schema.to_arrow_schema(), columns)
+        leaves = _leaves(metadata, names, columns, source.url)
+        kept = filters.row_groups(source.url, metadata, end)
+    return Footer(metadata, records, None if columns is None else list(columns), leaves, kept, whole)
 
 
-def column_chunks(source: Source, footer: Footer, split: int) -> list[tuple[int, int, int]]:
-    """Of each wanted column chunk of a row group: first byte, byte after the last, bytes decoded (about).
+def column_chunks(source: Source, footer: Footer, split: int) -> list[tuple[int, int]]:
+    """Of each wanted column chunk of a row group the first byte, and the byte after the last.
 
     Raises:
         CorruptError: One is said to lie outside the file.
@@ -98,17 +97,31 @@ def column_chunks(source: Source, footer: Footer, split: int) -> list[tuple[int,
         start = chunk.data_page_offset
         if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
             start = chunk.dictionary_page_offset
-        chunks.append((start, start + chunk.total_compressed_size, _decoded(chunk)))
-    if not all(0 <= start <= stop <= source.size for start, stop, _ in chunks):
+        chunks.append((start, start + chunk.total_compressed_size))
+    if not all(0 <= start <= stop <= source.size for start, stop in chunks):
         raise CorruptError("its bytes are said to lie outside the file", f"row group {split}")
     return chunks
 
 
-def joined(chunks: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
-    """The byte ranges of column chunks, near ones as one."""
+def decoded_bytes(footer: Footer, split: int) -> int:
+    """What the wanted columns of a row group take decoded, at about."""
+    group = footer.metadata.row_group(split)
+    return sum(_decoded(group.column(leaf)) for leaf in footer.leaves)
+
+
+def joined(chunks: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The ranges that are read for these chunks: near ones as one, the narrowest gaps first, as far as waste goes."""
+    bounds = sorted((start, stop) for start, stop in chunks if start < stop)
+    spare = max(_WASTE, sum(stop - start for start, stop in bounds) // 20)
+    read = set()  # gaps, by the number of the range before it
+    for gap, number in sorted((bounds[n + 1][0] - bounds[n][1], n) for n in range(len(bounds) - 1)):
+        if gap > min(spare, _NEAR):
+            break
+        spare -= max(gap, 0)
+        read.add(number)
     ranges: list[tuple[int, int]] = []
-    for start, stop, _ in sorted(chunks):
-        if ranges and start - ranges[-1][1] <= _NEAR:
+    for number, (start, stop) in enumerate(bounds):
+        if number - 1 in read:
             ranges[-1] = (ranges[-1][0], max(stop, ranges[-1][1]))
         else:
             ranges.append((start, stop))
@@ -136,12 +149,8 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def _weight(footer: Footer) -> int:
-    return int(footer.metadata.serialized_size) + len(footer.whole)
-
-
-def _read(source: Source) -> tuple[pq.FileMetaData, list[str], bytes]:
-    """The footer, the names of the top-level columns, and the whole file where it came along."""
+def _read(source: Source) -> tuple[pq.FileMetaData, list[str], Buffer, Buffer]:
+    """The footer, the names of the top-level columns, the footer's bytes, and the whole file where it came along."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -158,17 +167,14 @@ def _read(source: Source) -> tuple[pq.FileMetaData, list[str], bytes]:
     begin = size - 8 - int.from_bytes(tail[-8:-4], "little")
     if begin < 4:
         raise CorruptError("its footer is damaged: it is said to be longer than the file")
-    footer = source.read(begin, start) + tail if begin < start else tail
+    footer = b"".join((source.read(begin, start), tail)) if begin < start else tail
     try:
         metadata = pq.read_metadata(pa.BufferReader(footer))
         names = list(metadata.schema.to_arrow_schema().names)
         _walk(metadata)
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise CorruptError(f"its footer can't be decoded: {first_line(error)}") from error
-    records = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-    if sum(records) != metadata.num_rows or min(records, default=0) < 0:
-        raise CorruptError("its footer is damaged: its row groups do not add up to its records")
-    return metadata, names, (b"" if start else tail)
+    return metadata, names, footer, (b"" if start else tail)
 
 
 def _walk(metadata: pq.FileMetaData) -> None:
@@ -182,8 +188,10 @@ def _walk(metadata: pq.FileMetaData) -> None:
 
     file = pa.PythonFile(SparseFile(_NoSource()), mode="r")
     reader = pq.ParquetFile(file, metadata=metadata, pre_buffer=True)
-    with suppress(_StopReadingError):
+    try:
         reader.read_row_groups(range(metadata.num_row_groups), use_threads=False)
+    except _StopReadingError as error:
+        error.__traceback__ = None  # pyarrow keeps the error for ever, and a traceback all that is in its frames
 
 
 class _StopReadingError(Exception):
@@ -206,6 +214,8 @@ def _leaves(metadata: pq.FileMetaData, names: list[str], columns: tuple[str, ...
             f"{shown(url)} has several columns of the name {twice[0]!r}, and a record can hold but one:"
             " name the columns that you want by columns="
         )
+    if columns is None:
+        return tuple(range(metadata.num_columns))
     found: set[str] = set()
     leaves = []
     for number in range(metadata.num_columns):
@@ -215,7 +225,7 @@ def _leaves(metadata: pq.FileMetaData, names: list[str], columns: tuple[str, ...
         if hits:
             found |= hits
             leaves.append(number)
-    missing = [] if columns is None else [column for column in columns if column not in found]
+    missing = [column for column in columns if column not in found]
     if missing:
         raise FormatError(f"{shown(url)} has no column {missing[0]!r}; it has {', '.join(map(repr, names))}")
     return tuple(leaves)

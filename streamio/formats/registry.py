@@ -13,11 +13,15 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeAlias
 
 from streamio.errors import FormatError
+from streamio.formats.arrow import Arrow
 from streamio.formats.base import Format
+from streamio.formats.csv import Csv
+from streamio.formats.files import Files
 from streamio.formats.lines import Lines
 from streamio.formats.names import basename
 from streamio.formats.parquet import Parquet
 from streamio.formats.tar import Tar
+from streamio.formats.text import Text
 from streamio.storage.faults import shown
 
 FormatFactory: TypeAlias = Callable[..., Format]
@@ -152,7 +156,7 @@ def register(factory: FormatFactory) -> None:
 @lru_cache(maxsize=1)
 def _registry() -> _Registry:
     registry = _Registry()
-    for factory in (Parquet, Lines, Tar):
+    for factory in (Parquet, Arrow, Lines, Csv, Tar, Text, Files):
         registry.add(factory, replace=True)
     for entry_point in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: (entry.name, entry.value)):
         _add_installed(registry, entry_point)

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import torch.utils.data
@@ -20,10 +20,11 @@ from streamio.dataset import StreamingDataset
 from streamio.errors import GroupError, StatusError, TopologyError
 from streamio.loader.iterator import LoaderIterator
 from streamio.loader.ledger import Ledger
+from streamio.loader.output import Output, to_batch
 from streamio.loader.pool import InProcess, Pool, Processes, start_context
 from streamio.loader.position import Position
 from streamio.loader.schedule import ByNumber, ByTurns, Schedule
-from streamio.loader.server import Answer, SpecWork
+from streamio.loader.server import Answer, Serving, SpecWork
 from streamio.loader.spec import Spec, Start
 from streamio.loader.state import Loaded, State, check_allowed, plan_inputs
 from streamio.loader.torch_private import accelerated, pin
@@ -37,6 +38,9 @@ logger = logging.getLogger(__name__)
 #: Records that one request asks for where they are delivered one by one.
 RECORDS_AT_ONCE = 64
 
+#: Bytes of a record below which Python objects cost more than the copying of bytes.
+SMALL_RECORD = 4096
+
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
     """Delivers the batches of a `StreamingDataset`.
@@ -46,7 +50,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         batch_size: Records per rank and batch. None delivers records one by one.
         global_batch_size: Records per batch over all ranks, in place of `batch_size`.
         num_workers: Worker processes; 0 makes batches in this process, read ahead in threads.
-        collate_fn: Applied to each batch's list of records where it is made. Default: the list as it is.
+        output: What a batch is: `"records"`: a list of dicts. `"columns"`: a dict of columns, numpy arrays where they
+            are numbers, else lists. `"arrow"`: a `pyarrow.RecordBatch`. `"torch"`: as columns, with tensors for arrays.
+        collate_fn: Applied to each batch where it is made. Default: the batch as it is.
+        threads: Threads that run `map` ahead, and one more for `collate_fn`; 0 runs them where batches are made: in
+            the training loop's own thread with `num_workers=0`. Order is kept; `map` must bear being called in several
+            threads at once.
         drop_last: Whether the short last batch is left out.
         pin_memory: Whether tensors are put into page-locked memory, where there is an accelerator.
         timeout: Seconds to wait for a worker's batch; 0 waits as long as the worker lives.
@@ -73,6 +82,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         *,
         global_batch_size: int | None = None,
         num_workers: int = 0,
+        output: Output = "records",
         collate_fn: Callable[[Any], Any] | None = None,
         drop_last: bool = False,
         pin_memory: bool = False,
@@ -82,6 +92,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         generator: torch.Generator | None = None,
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
+        threads: int = 0,
     ) -> None:
         if not isinstance(dataset, StreamingDataset):
             raise TypeError(
@@ -94,6 +105,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                     f"batch_size={batch_size} and global_batch_size={global_batch_size} say the same: give one."
                 )
             batch_size = global_batch_size
+        if output not in get_args(Output):
+            raise ValueError(f"output={output!r} is not known; use one of {', '.join(map(repr, get_args(Output)))}.")
+        if output != "records" and batch_size is None:
+            raise ValueError(f"output={output!r} makes batches, and batch_size=None delivers records one by one.")
+        if threads < 0:
+            raise ValueError(f"threads={threads} must be 0 or more.")
         super().__init__(
             dataset,
             batch_size=batch_size,
@@ -108,7 +125,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             prefetch_factor=prefetch_factor,
             persistent_workers=persistent_workers,
         )
-        self._collate = collate_fn
+        self._serving = Serving(batch_size is not None, output, collate_fn, threads)
         self._global_batch = global_batch_size
         self._spec: Spec | None = None
         self._pool: Pool | None = None
@@ -186,7 +203,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         Args:
             state_dict: From `state_dict`.
             allow: What may differ from then: `"data"`, `"seed"`, `"shuffle"`, `"window"`, `"end"`,
-                `"drop_last"`, `"on_drop"`.
+                `"drop_last"`, `"on_drop"`, `"filters"`.
 
         Raises:
             StatusError: It is no state of ours, or does not fit. Where nothing has been listed yet, fitting is
@@ -262,9 +279,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             pool,
             self._schedule,
             self,
-            prefetch=(self.prefetch_factor or 2) if self.num_workers else 1,
+            prefetch=(self.prefetch_factor or 2) if self.num_workers or self._serving.threads else 1,
             chunk=RECORDS_AT_ONCE if self.batch_size is None else 1,
-            finish=pin if self.pin_memory and accelerated() else None,
+            finish=self._finish,
             release=lambda failed: self._release(pool, failed),
         )
         self._active = weakref.ref(iterator)
@@ -320,6 +337,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         loaded = self._unchecked
         window = loaded.window if loaded is not None else None
         spec = dataset.spec(batch, max(1, self.num_workers), drop_last=self.drop_last, window=window)
+        spec = replace(spec, columnar=self._columnar(spec))
         if spec.indexed and not spec.steps(0):
             slots = spec.indexed_plan(0).slots
             raise TopologyError(
@@ -346,14 +364,30 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             )
         return spec
 
+    def _columnar(self, spec: Spec) -> bool:
+        """Whether columns are kept as long as can be: where they are wanted, travel between processes, or are small."""
+        if (
+            spec.record_bytes < SMALL_RECORD
+        ):  # records are made and let go of by one thread, while they are in its cache
+            return True
+        if spec.map is not None or not self._serving.batched:
+            return False
+        return self._serving.output != "records" or (self.num_workers > 0 and self._serving.collate is None)
+
     def _new_pool(self, spec: Spec) -> Pool:
         work = SpecWork(spec)
-        batched = self.batch_size is not None
         if not self.num_workers:
-            return InProcess(work, self._collate, batched=batched)
+            return InProcess(work, self._serving)
         seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
-        arguments = WorkerArguments(work, self._collate, batched, self.dataset, seed, self.worker_init_fn)
+        arguments = WorkerArguments(work, self._serving, self.dataset, seed, self.worker_init_fn)
         return Processes(arguments, self.num_workers, start_context(self.multiprocessing_context), self.timeout)
+
+    def _finish(self, answer: Answer) -> None:
+        """Make of an answer's batch what the user gets."""
+        if answer.raw:
+            answer.batch, answer.raw = to_batch(answer.batch, self._serving.output), False
+        if self.pin_memory and accelerated():
+            answer.batch = pin(answer.batch)
 
     def _new_schedule(self, spec: Spec, start: Start, workers: int) -> Schedule:
         if not spec.indexed:

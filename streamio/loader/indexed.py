@@ -6,16 +6,18 @@ Also where a slot's record can't be used: what stands in for it is found by the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from streamio.errors import TooManyDropsError
 from streamio.formats.base import Bad
+from streamio.loader.chunk import Chunk, Values, join
 from streamio.loader.finish import Finisher
-from streamio.loader.lanes import LaneReader, Slot, SplitLoader
+from streamio.loader.lanes import BLOCK, BLOCK_BYTES, Holder, LaneReader
 from streamio.loader.spec import Made, Start
+from streamio.loader.splits import SplitLoader
 from streamio.loader.threads import Threads
 from streamio.observe.drops import Drop
 from streamio.storage.faults import shown
@@ -24,10 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from streamio.loader.spec import Spec
+    from streamio.plan import Lane
     from streamio.storage.reader import Reader
-
-#: Threads of one process that read and decode splits; more than the decoder can use only holds memory.
-LOAD_THREADS = 4
 
 
 class IndexedMaker:
@@ -36,18 +36,29 @@ class IndexedMaker:
     Args:
         spec: The data set.
         reader: Where bytes come from.
+        threads: Where splits are decoded, and where heavy ones are.
         start: The epoch; batches may be asked for in any order, rising k is fastest.
+        map_threads: Where the user's map runs; None for the calling thread.
     """
 
-    def __init__(self, spec: Spec, reader: Reader, start: Start) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        reader: Reader,
+        threads: tuple[Threads, Threads],
+        start: Start,
+        map_threads: Threads | None = None,
+    ) -> None:
         self._spec = spec
         self._epoch = start.epoch
-        self._finish = Finisher(spec, start.epoch)
-        self._threads = Threads(LOAD_THREADS, "streamio-load")
-        self._loader = SplitLoader(spec, reader, self._threads)
+        self._finish = Finisher(spec, start.epoch, map_threads)
+        self._threads = threads
+        self._loader = SplitLoader(spec, reader, threads)
         self._steps = spec.steps(start.epoch)
         self._plan = spec.indexed_plan(start.epoch)
         self._lanes: dict[tuple[int, int], LaneReader] = {}
+        self._probe: Holder | None = None
+        self._last_order: tuple[tuple[int | str, ...], NDArray[np.int64]] | None = None
 
     def make(self, k: int) -> Made:
         """This rank's share of global batch k.
@@ -62,64 +73,70 @@ class IndexedMaker:
                 self._plan = self._spec.indexed_plan(self._epoch, turn)
         made = Made()
         drops: Counter[tuple[str, Bad]] = Counter()
-        for row in self._spec.rows:
-            self._make_row(row, k, made, drops)
+        made.values = join([self._make_row(row, k, made, drops) for row in self._spec.rows])
         made.drops = [Drop(bad.reason, shown(url), bad.position, bad.message, n) for (url, bad), n in drops.items()]
         return made
 
     def close(self) -> None:
         """End what is being loaded."""
+        for reader in self._lanes.values():
+            reader.stop()
+        for threads in self._threads:
+            threads.cancel()  # what a lane waits for ends with it
         self._close_lanes()
-        self._threads.close()
 
-    def _make_row(self, row: int, k: int, made: Made, drops: Counter[tuple[str, Bad]]) -> None:
+    def _make_row(self, row: int, k: int, made: Made, drops: Counter[tuple[str, Bad]]) -> Values:
         plan, spec = self._plan, self._spec
         short = k == plan.full
-        slots = self._read_tail(row) if short else self._read_lane(row, k)
-        good: list[Any] = []
-        lost: list[int] = []
-        values: list[Any] = [None] * len(slots)
-        for place, slot in enumerate(slots):
-            value = self._finished(slot)
-            if isinstance(value, Bad):
-                drops[self._loader.url(slot[0]), value] += 1
-                lost.append(place)
-            else:
-                values[place] = value
-                good.append(value)
-
+        slots = self._finish(self._read_tail(row) if short else self._read_lane(row, k))
+        for split, bad, count in slots.losses():
+            drops[spec.url(split), bad] += count
         even = spec.end != "exact"
         wanted = len(slots)
         if even and short:  # every row as long as the longest
             wanted = -(-(plan.slots - plan.full * plan.grid.batch) // plan.grid.rows)
-        if spec.on_drop == "short":
-            values = good
-            keep = len(good) + wanted - len(slots) if even else len(good)
-            wanted = max(keep, 1) if even else keep
-        stand_ins = (
-            self._stand_ins(row, k, good) if (lost and spec.on_drop == "refill") or len(values) < wanted else None
-        )
-        if stand_ins is not None:
-            if spec.on_drop == "refill":
-                for place in lost:
-                    values[place] = next(stand_ins)
-                made.refilled += len(lost)
-            elif not values and slots:
-                values = [next(stand_ins)]
-                made.refilled += 1
-            while len(values) < wanted:
-                values.append(next(stand_ins))
-                made.padded += 1
-        made.values += values
+        good, lost = slots.good(), slots.lost
+        if spec.on_drop == "refill":
+            missing = wanted - len(slots)
+        else:  # shorter by what was lost, but not empty where ranks keep step
+            missing = max(wanted - lost, 1) - len(good) if even else 0
+            lost = 1 if missing > 0 and not len(good) and len(slots) else 0
+            missing -= lost
+        if not lost and missing <= 0:
+            return good
+        made.refilled += lost
+        made.padded += missing
+        return self._filled(row, k, slots if lost and spec.on_drop == "refill" else None, good, lost + missing)
 
-    def _stand_ins(self, row: int, k: int, good: list[Any]) -> Iterator[Any]:
-        """Good records to repeat: the row's own of this batch in turn, else the next one in the plan's order."""
-        if not good:
-            good = [self._next_good(row, k)]
-        while True:  # copies, so that what a training loop changes in one place does not change in another
-            yield from (dict(value) if isinstance(value, dict) else value for value in good)
+    def _filled(self, row: int, k: int, slots: Chunk | None, good: Values, missing: int) -> Values:
+        """A row's good records with others in place of the missing ones: its own in turn, else the next in the plan.
 
-    def _next_good(self, row: int, k: int) -> Any:
+        Args:
+            row: The row.
+            k: The batch.
+            slots: Where the dropped ones among them lie; None to put all stand-ins behind the good ones.
+            good: The good records.
+            missing: How many stand-ins are wanted.
+        """
+        count = len(good)
+        if not count:
+            good = self._next_good(row, k)
+        stand_ins = list(islice(cycle(range(len(good))), missing))
+        places: list[tuple[int, bool]] = []
+        own = iter(range(count))
+        lost = iter(stand_ins)
+        if slots is not None and slots.place is not None:
+            places = [(next(own), False) if place >= 0 else (next(lost), True) for place in slots.place.tolist()]
+        places += [(place, False) for place in own]
+        places += [(place, True) for place in lost]
+        if not isinstance(good, list):
+            return good.take(_array([place for place, _ in places]))
+        # Copies, so that what a training loop changes in one place does not change in another.
+        return [
+            dict(good[place]) if again and isinstance(good[place], dict) else good[place] for place, again in places
+        ]
+
+    def _next_good(self, row: int, k: int) -> Values:
         """The first good record behind batch k of its lane, cyclically; else of the next lanes.
 
         Else of the short batch.
@@ -128,24 +145,22 @@ class IndexedMaker:
         column, _, place = plan.places(k)
         lanes = grid.rows * grid.columns
         number = row * grid.columns + column
-        for step in range(lanes + 1):  # its own lane a second time: what lies before the batch
+        if self._probe is None:  # kept, for the next batch without a good record is likely to be near
+            self._probe = Holder(plan, self._loader, columnar=self._spec.columnar)
+        for step in range(lanes + 1):
             lane = plan.lane(*divmod((number + step) % lanes, grid.columns))
-            reader = LaneReader(plan, lane, self._loader, ahead=False)
             low = min(place, lane.length) if step == 0 else 0
-            for window in range(lane.window_at(low), lane.window_at(max(0, lane.length - 1)) + 1):
+            windows = [*range(lane.window_at(low), lane.window_at(max(0, lane.length - 1)) + 1)]
+            if low:  # at last what lies before the batch
+                windows += range(lane.window_at(low - 1) + 1)
+            for turn, window in enumerate(windows):
                 first, _ = lane.span(window)
-                value = self._first_good(reader, lane.order(window)[max(0, low - first) :])
-                if value is not None:
-                    return value
-            if step == 0 and low > 0:
-                value = self._first_good(
-                    reader, np.concatenate([lane.order(w) for w in range(lane.window_at(low - 1) + 1)])
-                )
+                slots = self._order(lane, window)[max(0, low - first) if not turn else 0 :]
+                value = self._first_good(self._probe, slots, whole=bool(lane.window))
                 if value is not None:
                     return value
         for other in range(grid.rows):
-            tail = plan.tail((row + other) % grid.rows)
-            value = self._first_good(LaneReader(plan, plan.lane(row, column), self._loader, ahead=False), tail)
+            value = self._first_good(self._probe, plan.tail((row + other) % grid.rows), whole=False)
             if value is not None:
                 return value
         raise TooManyDropsError(
@@ -154,47 +169,71 @@ class IndexedMaker:
             f"`streamio cat` on the shards shows what is wrong with them."
         )
 
-    def _first_good(self, reader: LaneReader, slots: NDArray[np.int64]) -> Any:
-        """The first of these slots whose record is good, finished; None where none is."""
+    def _order(self, lane: Lane, window: int) -> NDArray[np.int64]:
+        """The slots of a window; those of the window asked for last are kept."""
+        key = (*lane.key, lane.start, window)
+        if self._last_order is None or self._last_order[0] != key:
+            self._last_order = (key, lane.order(window))
+        return self._last_order[1]
+
+    def _first_good(self, holder: Holder, slots: NDArray[np.int64], *, whole: bool) -> Values | None:
+        """The first of these slots whose record is good, finished; None where none is.
+
+        Args:
+            holder: Where they are held.
+            slots: The slots.
+            whole: Whether they are of one window, which is held as a whole.
+        """
         splits, _ = self._plan.locate(slots)
+        most = max(1, min(BLOCK, int(BLOCK_BYTES / self._loader.mean)))
+        size = 1  # more at once where the first ones are not good: a filter may leave out nearly all
         while len(slots):
             bad = np.array(list(self._loader.bad), dtype=np.int64)
             keep = ~np.isin(splits, bad)
             slots, splits = slots[keep], splits[keep]
             if not len(slots):
                 break
-            slot = int(slots[0])
-            reader.hold(slot, slot + 1)
-            value = self._finished(reader.values(slots[:1])[0])
-            if not isinstance(value, Bad):
-                return value
-            slots, splits = slots[1:], splits[1:]
+            block, slots, splits = slots[:size], slots[size:], splits[size:]
+            span = self._last_order[1] if whole and self._last_order is not None else block
+            holder.hold(int(span.min()), int(span.max()) + 1)
+            chunk = holder.gather(block)
+            for place in chunk.good_slots():
+                value = self._finish(chunk.cut(place, place + 1)).good()
+                if len(value):
+                    return value
+            size = min(4 * size, most)
         return None
 
-    def _finished(self, slot: Slot) -> Any:
-        split, number, value = slot
-        if isinstance(value, Bad):
-            return value
-        return self._finish(
-            value, self._loader.url(split), int(self._loader.splits.first[split]) + number, (split, number)
-        )
-
-    def _read_lane(self, row: int, k: int) -> list[Slot]:
+    def _read_lane(self, row: int, k: int) -> Chunk:
         column, low, high = self._plan.places(k)
         reader = self._lanes.get((row, column))
         if reader is None:
-            reader = self._lanes[row, column] = LaneReader(self._plan, self._plan.lane(row, column), self._loader)
+            lane = self._plan.lane(row, column)
+            reader = LaneReader(self._plan, lane, self._loader, columnar=self._spec.columnar)
+            self._lanes[row, column] = reader
         return reader.read(low, high)
 
-    def _read_tail(self, row: int) -> list[Slot]:
+    def _read_tail(self, row: int) -> Chunk:
         tail = self._plan.tail(row)
         if not len(tail):
-            return []
-        reader = LaneReader(self._plan, self._plan.lane(row, 0), self._loader, ahead=False)
-        reader.hold(int(tail[0]), int(tail[-1]) + 1)
-        return reader.values(tail)
+            return Chunk([], tail, tail, tail, {})
+        holder = Holder(self._plan, self._loader, columnar=self._spec.columnar)
+        try:
+            holder.hold(int(tail[0]), int(tail[-1]) + 1)
+            return holder.gather(tail)
+        finally:
+            holder.close()
 
     def _close_lanes(self) -> None:
         for reader in self._lanes.values():
             reader.close()
         self._lanes.clear()
+        if self._probe is not None:
+            self._probe.close()
+            self._probe = self._last_order = None
+
+
+def _array(places: list[int]) -> Any:
+    import pyarrow as pa
+
+    return pa.array(places, pa.int64())

@@ -47,7 +47,7 @@ class LoaderIterator(Iterator[Any]):
         listener: Who is told.
         prefetch: Requests that each worker may have open.
         chunk: Batches asked for by one request.
-        finish: Applied to each batch in the training process (pinning).
+        finish: Applied to each answer that holds a batch, in the training process.
         release: Called once when the pool is not needed any more, with whether something failed.
     """
 
@@ -59,7 +59,7 @@ class LoaderIterator(Iterator[Any]):
         *,
         prefetch: int,
         chunk: int,
-        finish: Callable[[Any], Any] | None,
+        finish: Callable[[Answer], None],
         release: Callable[[bool], None],
     ) -> None:
         self._pool: Pool | None = pool
@@ -127,8 +127,8 @@ class LoaderIterator(Iterator[Any]):
                 self._answers[worker].clear()
             # All that can fail comes first: what is told as delivered must reach the loop.
             self._fill()
-            if answer.records and self._finish is not None:
-                answer.batch = self._finish(answer.batch)
+            if answer.records:
+                self._finish(answer)
             self._listener.delivered(answer, of_epoch=of_epoch)
             if answer.records:
                 return answer

@@ -77,7 +77,7 @@ class Ledger:
             self._refills_told = True
             logger.warning(
                 "%d of %d records stand in for dropped ones: they are seen twice or more. To filter records, use "
-                'end="exact" or on_drop="short"; to bear fewer drops, max_drops.',
+                'end="exact", or on_drop="short" with larger batches; to bear fewer drops, max_drops.',
                 stats.refilled,
                 stats.records,
             )
@@ -87,12 +87,15 @@ class Ledger:
         """Count what storage did beside the batches."""
         self._stats.requests += io.requests
         self._stats.bytes_read += io.bytes_read
+        self._stats.bytes_needed += io.bytes_needed
         self._stats.retries += io.retries
 
     def add_drops(self, drops: Iterable[Drop]) -> None:
         """Count drops, tell of new places, and check this rank's share of what the run bears."""
         before = self.drops.total
-        for drop in self.drops.add(drops):
+        drops = list(drops)
+        self._stats.filtered += sum(drop.records for drop in drops if not drop.fault)
+        for drop in self.drops.add(drop for drop in drops if drop.fault):
             self._tell(drop)
         if self.drops.total > before:
             self.check(self.drops_before.total + self.drops.total, self.delivered_before + self.delivered)

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from streamio.loader.server import Server, SpecWork
+from streamio.loader.server import Server, Serving, SpecWork
 from streamio.loader.spec import Spec, Start
 from streamio.loader.state import lanes_from_json, lanes_to_json
 from streamio.plan import START
@@ -27,7 +27,7 @@ def iterate(dataset: StreamingDataset, number: int, workers: int) -> Iterator[An
     start = _start(dataset, spec, number, workers)
     stop = None if spec.end == "cycle" or not spec.indexed else spec.steps(start.epoch)
     k, lanes = start.k, start
-    server = Server(SpecWork(spec), None, batched=False)
+    server = Server(SpecWork(spec), Serving(batched=False))
     server.begin(start)
     try:
         while (stop is None or k < stop) and number not in lanes.ended:

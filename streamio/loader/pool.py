@@ -21,15 +21,18 @@ import struct
 import sys
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamio.errors import WorkerError
 from streamio.loader.channel import Inbox, send
-from streamio.loader.server import Answer, Server, Work
+from streamio.loader.server import Answer, Server, Serving, Work
+from streamio.loader.threads import Threads, wait
 from streamio.loader.worker import WorkerArguments, worker_main
 
 if TYPE_CHECKING:
@@ -67,31 +70,45 @@ class Pool(Protocol):
 
 
 class InProcess:
-    """Makes batches when they are asked for, in the training process; splits are still read ahead in threads."""
+    """Makes batches in the training process: when they are asked for, or ahead in a thread.
+
+    Either way splits are read and decoded ahead in threads of their own.
+
+    Args:
+        work: What batches are made of.
+        serving: What is made of it; with `threads`, the user's map and collate_fn run in threads, else in the caller's.
+    """
 
     workers = 1
 
-    def __init__(self, work: Work, collate: Callable[[Any], Any] | None, *, batched: bool) -> None:
-        self._server = Server(work, collate, batched=batched)
-        self._requests: list[Sequence[int]] = []
+    def __init__(self, work: Work, serving: Serving) -> None:
+        self._server = Server(work, serving)
+        self._thread = Threads(1, "streamio-make") if serving.threads else None
+        self._requests: deque[Callable[[], list[Answer]]] = deque()
         _open_pools.add(self)
 
     def begin(self, start: Start) -> None:
         """Begin an iteration."""
         self._requests.clear()
-        self._server.begin(start)
+        if self._thread is None:
+            self._server.begin(start)
+        else:
+            wait(self._thread.submit(lambda: self._server.begin(start)))
 
     def request(self, worker: int, tokens: Sequence[int]) -> None:
-        """Remember what is wanted next."""
-        self._requests.append(tokens)
+        """Remember what is wanted next, or begin to make it."""
+        make = partial(self._server.serve, tokens)
+        self._requests.append(make if self._thread is None else partial(wait, self._thread.submit(make)))
 
     def receive(self, worker: int) -> list[Answer]:
-        """Make it."""
-        return self._server.serve(self._requests.pop(0))
+        """Make it, or wait until it is made."""
+        return self._requests.popleft()()
 
     def close(self) -> None:
         """End reads and threads."""
         _open_pools.discard(self)
+        if self._thread is not None:
+            self._thread.close()
         self._server.close()
 
 
@@ -140,11 +157,12 @@ class Processes:
         """Begin an iteration in every worker."""
         self._iteration += 1
         for number in range(self.workers):
-            self._send(number, ("begin", self._iteration, start))
+            self._send(number, ("begin", self._iteration, start, []))
 
     def request(self, worker: int, tokens: Sequence[int]) -> None:
         """Ask a worker for batches."""
-        self._send(worker, ("make", self._iteration, tuple(tokens)))
+        let_go = self._workers[worker].inbox.let_go()
+        self._send(worker, ("make", self._iteration, tuple(tokens), let_go))
 
     def receive(self, worker: int) -> list[Answer]:
         """Wait for the answers to a worker's oldest request.
@@ -188,6 +206,7 @@ class Processes:
             with contextlib.suppress(OSError):
                 worker.sock.shutdown(socket.SHUT_RDWR)
             worker.sock.close()
+            worker.inbox.close()
         deadline = time.monotonic() + 0.5
         for ask in (lambda _: None, lambda p: p.terminate(), lambda p: p.kill()):
             for worker in workers:

@@ -11,13 +11,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamio.loader.indexed import IndexedMaker
+from streamio.loader.output import Output, to_batch
 from streamio.loader.spec import Made, Spec, Start
 from streamio.loader.streamed import StreamedMaker
+from streamio.loader.threads import Threads
 from streamio.observe.stats import IoCounts
 
 if TYPE_CHECKING:
+    from streamio.loader.chunk import Values
     from streamio.observe.drops import Drop
     from streamio.storage.reader import Reader
+
+
+#: Threads of one process that decode splits; more than the decoder can use only hold memory.
+DECODE_THREADS = 4
 
 
 class Maker(Protocol):
@@ -35,8 +42,8 @@ class Maker(Protocol):
 class Work(Protocol):
     """What a server works on: picklable, with whatever outlives an iteration made on first use."""
 
-    def begin(self, start: Start) -> Maker:
-        """Begin an iteration."""
+    def begin(self, start: Start, map_threads: Threads | None) -> Maker:
+        """Begin an iteration, with threads for the user's map or none."""
         ...
 
     def counts(self) -> IoCounts:
@@ -54,6 +61,7 @@ class Answer:
 
     Attributes:
         batch: What the user gets; None where there is nothing to deliver.
+        raw: Whether it is columns still, to be made into what the user gets by `to_batch`.
         records: Records in it.
         drops: Places whose slots fell out of it.
         refilled: Values that stand in for dropped ones.
@@ -65,6 +73,7 @@ class Answer:
     """
 
     batch: Any = None
+    raw: bool = False
     records: int = 0
     drops: list[Drop] = field(default_factory=list)
     refilled: int = 0
@@ -76,33 +85,57 @@ class Answer:
 
 
 class SpecWork:
-    """Work on a settled data set; its reader serves all iterations."""
+    """Work on a settled data set; its reader and its threads serve all iterations."""
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
         self._reader: Reader | None = None
+        self._threads: tuple[Threads, Threads] | None = None
 
-    def begin(self, start: Start) -> Maker:
+    def begin(self, start: Start, map_threads: Threads | None) -> Maker:
         """A maker for the kind of plan at hand."""
         if self._reader is None:
             from streamio.storage.reader import Reader
 
             self._reader = Reader(self.spec.read)
-        maker = IndexedMaker if self.spec.indexed else StreamedMaker
-        return maker(self.spec, self._reader, start)
+        if not self.spec.indexed:
+            return StreamedMaker(self.spec, self._reader, start, map_threads)
+        if self._threads is None:
+            self._threads = Threads(DECODE_THREADS, "streamio-decode"), Threads(1, "streamio-decode-heavy")
+        return IndexedMaker(self.spec, self._reader, self._threads, start, map_threads)
 
     def counts(self) -> IoCounts:
         """The reader's counters."""
         return IoCounts() if self._reader is None else IoCounts.of(self._reader.counters)
 
     def close(self) -> None:
-        """Close the reader."""
+        """Close the reader, and end the threads that wait for it."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
+        for threads in self._threads or ():
+            threads.close()
+        self._threads = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"spec": self.spec, "_reader": None}
+        return {"spec": self.spec, "_reader": None, "_threads": None}
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What is made of the slots of a batch.
+
+    Attributes:
+        batched: Whether values are delivered in batches, or one by one.
+        output: What a batch is.
+        collate: Applied to each batch, or to each value where not `batched`.
+        threads: Threads that run the user's map; 0 for none beside the one that makes batches.
+    """
+
+    batched: bool = True
+    output: Output = "records"
+    collate: Callable[[Any], Any] | None = None
+    threads: int = 0
 
 
 class Server:
@@ -110,21 +143,20 @@ class Server:
 
     Args:
         work: What batches are made of.
-        collate: Applied to each batch's list of values, or to each value where not `batched`.
-        batched: Whether values are delivered in lists.
+        serving: What is made of it.
     """
 
-    def __init__(self, work: Work, collate: Callable[[Any], Any] | None, *, batched: bool) -> None:
+    def __init__(self, work: Work, serving: Serving) -> None:
         self._work = work
-        self._collate = collate
-        self._batched = batched
+        self._serving = serving
+        self._threads = Threads(serving.threads, "streamio-map") if serving.threads else None
         self._maker: Maker | None = None
         self._told = IoCounts()
 
     def begin(self, start: Start) -> None:
         """Begin an iteration; ends the one before."""
         self.end()
-        self._maker = self._work.begin(start)
+        self._maker = self._work.begin(start, self._threads)
 
     def serve(self, tokens: Sequence[int]) -> list[Answer]:
         """Answers in the order of the tokens; none behind the first failure."""
@@ -147,6 +179,8 @@ class Server:
         """End everything."""
         self.end()
         self._work.close()
+        if self._threads is not None:
+            self._threads.close()
 
     def _answer(self, token: int) -> Answer:
         assert self._maker is not None
@@ -162,7 +196,16 @@ class Server:
             io=counts - self._told,
         )
         self._told = counts
-        if made.values:
-            batch = made.values if self._batched else made.values[0]
-            answer.batch = batch if self._collate is None else self._collate(batch)
+        if answer.records:
+            self._put_batch(answer, made.values)
         return answer
+
+    def _put_batch(self, answer: Answer, values: Values) -> None:
+        serving = self._serving
+        if serving.batched and serving.collate is None and not isinstance(values, list):
+            answer.batch, answer.raw = values, True  # columns travel better than what is made of them
+            return
+        batch = to_batch(values, serving.output)
+        if not serving.batched:
+            batch = batch[0]
+        answer.batch = batch if serving.collate is None else serving.collate(batch)

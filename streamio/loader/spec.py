@@ -14,6 +14,8 @@ from streamio.plan import Cursor, Grid, IndexedPlan, IndexedSplits, StreamedPlan
 
 if TYPE_CHECKING:
     from streamio.formats.base import Format
+    from streamio.loader.chunk import Values
+    from streamio.partitions import Partitions
     from streamio.storage.reader import ReadSettings
     from streamio.storage.shards import ShardList
 
@@ -41,6 +43,9 @@ class Spec:
         on_drop: What becomes of a dropped record's slot.
         map: The user's function on records.
         provenance: Whether records carry `__shard__` and `__index__`.
+        columnar: Whether columns are delivered as such where the format has them.
+        partitions: What URLs tell of their records.
+        filters: What the user filters by, as text.
     """
 
     shards: ShardList
@@ -58,6 +63,19 @@ class Spec:
     on_drop: OnDrop
     map: Callable[..., Any] | None
     provenance: bool
+    columnar: bool = False
+    partitions: Partitions | None = None
+    filters: str | None = None
+
+    def url(self, split: int) -> str:
+        """The URL of a split's shard."""
+        return self.shards[int(self.splits.shard[split])].url
+
+    @property
+    def record_bytes(self) -> float:
+        """Decoded bytes of a record, at about; 0 where that is not known."""
+        splits = self.splits
+        return float(splits.nbytes.sum() / splits.records.sum()) if isinstance(splits, IndexedSplits) else 0.0
 
     @property
     def indexed(self) -> bool:
@@ -94,7 +112,7 @@ class Made:
     """One batch of this rank before it is collated, and what there is to tell about it.
 
     Attributes:
-        values: The records, mapped.
+        values: The records, mapped; or columns.
         drops: Places whose slots fell out of this batch.
         refilled: Values that stand in for dropped ones.
         padded: Values that stand where no slot is left.
@@ -102,7 +120,7 @@ class Made:
         ended: The lane had nothing left: there is no batch.
     """
 
-    values: list[Any] = field(default_factory=list)
+    values: Values = field(default_factory=list)
     drops: list[Drop] = field(default_factory=list)
     refilled: int = 0
     padded: int = 0

@@ -27,7 +27,7 @@ _TOPOLOGY = {
     "batch": "the global batch size",
 }
 #: Plan inputs that a caller may let differ; the loader's own value holds then.
-_OPTIONS = ("seed", "shuffle", "window", "end", "drop_last", "on_drop")
+_OPTIONS = ("seed", "shuffle", "window", "end", "drop_last", "on_drop", "filters")
 #: Everything that `allow=` may name.
 ALLOWABLE = ("data", *_OPTIONS)
 
@@ -120,6 +120,7 @@ def plan_inputs(spec: Spec) -> dict[str, Any]:
         "end": spec.end,
         "drop_last": spec.drop_last,
         "on_drop": spec.on_drop,
+        "filters": spec.filters,
     }
 
 

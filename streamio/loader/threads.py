@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent import futures
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -44,16 +46,27 @@ class Threads:
             thread.start()
         return future
 
-    def close(self, deadline: float = 2.0) -> None:
-        """Cancel what has not begun and wait for what has, at most `deadline` seconds a thread."""
-        self._closed = True
+    def map(self, function: Callable[[S], T], items: Sequence[S]) -> list[T]:
+        """Apply a function to items in all threads; results in order, the first exception in order is raised."""
+        size = max(1, -(-len(items) // self._count))
+        parts = [items[start : start + size] for start in range(0, len(items), size)]
+        jobs = [self.submit(lambda part=part: [function(item) for item in part]) for part in parts]  # type: ignore[misc]
+        return [result for job in jobs for result in wait(job)]
+
+    def cancel(self) -> None:
+        """Cancel what has not begun."""
         while True:
             try:
                 job = self._jobs.get_nowait()
             except queue.Empty:
-                break
+                return
             if job is not None:
                 job[0].cancel()
+
+    def close(self, deadline: float = 2.0) -> None:
+        """Cancel what has not begun and wait for what has, at most `deadline` seconds a thread."""
+        self._closed = True
+        self.cancel()
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
@@ -70,3 +83,13 @@ class Threads:
             except BaseException as error:  # noqa: BLE001 - carried to whoever waits for the result
                 future.set_exception(error)
             del job, future, call  # an idle thread must not keep the last result alive
+
+
+def wait(future: Future[T]) -> T:
+    """A future's result; wakes now and then so that Ctrl-C is heard everywhere.
+
+    What it waits for has its own deadline.
+    """
+    while not futures.wait([future], timeout=1.0).done:
+        pass
+    return future.result()

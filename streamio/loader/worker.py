@@ -22,7 +22,8 @@ import torch
 
 from streamio.errors import WorkerError
 from streamio.loader.channel import receive, send
-from streamio.loader.server import Answer, Server
+from streamio.loader.segments import Segments
+from streamio.loader.server import Answer, Server, Serving
 from streamio.loader.torch_private import set_worker_info
 
 if TYPE_CHECKING:
@@ -35,16 +36,14 @@ class WorkerArguments:
 
     Attributes:
         work: What batches are made of.
-        collate: The user's collate_fn.
-        batched: Whether values are delivered in lists.
+        serving: What is made of it.
         dataset: What `get_worker_info().dataset` shows.
         seed: Base of the workers' global random states, as in torch's own loader.
         init: The user's worker_init_fn.
     """
 
     work: Work
-    collate: Callable[[Any], Any] | None
-    batched: bool
+    serving: Serving
     dataset: Any
     seed: int
     init: Callable[[int], None] | None
@@ -62,16 +61,18 @@ def worker_main(arguments: WorkerArguments, worker_id: int, num_workers: int, so
     np.random.seed(seed % 2**32)
     set_worker_info(worker_id, num_workers, seed, arguments.dataset)
 
-    server = Server(arguments.work, arguments.collate, batched=arguments.batched)
+    server = Server(arguments.work, arguments.serving)
     outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     # Records one by one would use up the file descriptors that torch shares tensors by: these go by value.
-    arguments_of_sender = (sock, outbox, not arguments.batched)
+    segments = Segments()
+    arguments_of_sender = (sock, outbox, segments, not arguments.serving.batched)
     sender = threading.Thread(target=_send_all, args=arguments_of_sender, name="streamio-send", daemon=True)
     sender.start()
     failure = _initialised(arguments, worker_id)
     with contextlib.suppress(EOFError, OSError):  # the parent has closed its end
         while True:
-            kind, iteration, what = receive(sock)
+            kind, iteration, what, let_go = receive(sock)
+            segments.give_back(let_go)
             if kind == "begin":
                 failure = failure or _begun(server, what)
             else:
@@ -96,7 +97,7 @@ def _begun(server: Server, start: Any) -> tuple[BaseException, str] | None:
     return None
 
 
-def _send_all(sock: socket.socket, outbox: queue.SimpleQueue[Any], by_value: bool) -> None:
+def _send_all(sock: socket.socket, outbox: queue.SimpleQueue[Any], segments: Segments, by_value: bool) -> None:
     """Send answers while the next ones are being made."""
     with contextlib.suppress(OSError):  # the parent has closed its end
         while True:
@@ -106,7 +107,7 @@ def _send_all(sock: socket.socket, outbox: queue.SimpleQueue[Any], by_value: boo
                 told = WorkerError(f"{type(failure[0]).__name__}: {failure[0]}")
                 answers[-1] = Answer(failure=(told, failure[1]))
             try:
-                send(sock, (iteration, answers), by_value=by_value)
+                send(sock, (iteration, answers), segments, by_value=by_value)
             except OSError:
                 raise
             except Exception as error:  # noqa: BLE001 - a batch that can't be pickled

@@ -12,6 +12,9 @@ from dataclasses import asdict, dataclass, replace
 #: Places that are kept by name; beyond them drops are only counted.
 MAX_PLACES = 10_000
 
+#: Reason and message of rows that `filters=` leaves out: no faults, and told apart from what a map calls so.
+FILTERED, NO_MATCH = "filtered", "does not match filters="
+
 
 @dataclass(frozen=True, slots=True)
 class Drop:
@@ -30,6 +33,11 @@ class Drop:
     position: str
     message: str
     records: int = 1
+
+    @property
+    def fault(self) -> bool:
+        """Whether something is wrong there; what `filters=` leaves out is as the user wants it."""
+        return (self.reason, self.message) != (FILTERED, NO_MATCH)
 
 
 class DropLog:

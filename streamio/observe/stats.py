@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, astuple, dataclass, field, fields
 from typing import Any
 
 
@@ -13,27 +13,25 @@ class IoCounts:
     Attributes:
         requests: Requests sent, retries included.
         bytes_read: Bytes received.
+        bytes_needed: Bytes that the slots at hand take up in storage.
         retries: Requests that had to be sent again.
     """
 
     requests: int = 0
     bytes_read: int = 0
+    bytes_needed: int = 0
     retries: int = 0
 
     @classmethod
     def of(cls, counters: Any) -> IoCounts:
         """From anything that has these attributes."""
-        return cls(counters.requests, counters.bytes_read, counters.retries)
+        return cls(counters.requests, counters.bytes_read, counters.bytes_needed, counters.retries)
 
     def __add__(self, other: IoCounts) -> IoCounts:
-        return IoCounts(
-            self.requests + other.requests, self.bytes_read + other.bytes_read, self.retries + other.retries
-        )
+        return IoCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     def __sub__(self, other: IoCounts) -> IoCounts:
-        return IoCounts(
-            self.requests - other.requests, self.bytes_read - other.bytes_read, self.retries - other.retries
-        )
+        return IoCounts(*(a - b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass
@@ -46,8 +44,11 @@ class Stats:
         padded: Records that stand where no slot was left (`end="even"`).
         refilled: Records that stand in for dropped ones.
         dropped: Slots dropped, by reason.
+        filtered: Rows that were read and left out by `filters=`; these are not among `dropped`.
         requests: Storage requests, retries included.
         bytes_read: Bytes received from storage.
+        bytes_needed: Bytes that the slots read so far take up in storage; `bytes_read / bytes_needed` is the read
+            amplification: footers, what is read twice, and what was read ahead.
         retries: Requests that had to be sent again.
         wait_seconds: Time in which the consumer waited for a batch.
     """
@@ -57,8 +58,10 @@ class Stats:
     padded: int = 0
     refilled: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
+    filtered: int = 0
     requests: int = 0
     bytes_read: int = 0
+    bytes_needed: int = 0
     retries: int = 0
     wait_seconds: float = 0.0
 

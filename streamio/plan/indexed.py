@@ -161,8 +161,12 @@ class IndexedPlan:
 
     def splits_between(self, start: int, stop: int) -> NDArray[np.int64]:
         """The splits that hold the slots [start, stop), in base order."""
+        places = self.between(start, stop)
+        return self.splits[places.start : places.stop]
+
+    def between(self, start: int, stop: int) -> range:
+        """The places in base order of the splits that hold the slots [start, stop)."""
         if stop <= start:
-            return self.splits[:0]
+            return range(0)
         low = int(np.searchsorted(self.offsets, start, side="right")) - 1
-        high = int(np.searchsorted(self.offsets, stop, side="left"))
-        return self.splits[low:high]
+        return range(low, int(np.searchsorted(self.offsets, stop, side="left")))

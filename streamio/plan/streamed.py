@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Bytes of a split of uncompressed lines. Fixed: the splits, and so the order, must not depend on the machine.
-SPLIT_BYTES = 16 << 20
+#: Bytes of a split of uncompressed lines, at about. Fixed: splits, and so the order, must not depend on the machine.
+SPLIT_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class StreamedSplits:
 
     @classmethod
     def cut(cls, sizes: NDArray[np.int64], cuttable: Callable[[int], bool]) -> StreamedSplits:
-        """Cut the shards that can be read from any byte into pieces of `SPLIT_BYTES`; the others stay whole.
+        """Cut the shards that can be read from any byte into equal pieces of about `SPLIT_BYTES`; others stay whole.
 
         Args:
             sizes: Length of each shard in bytes, int64.
@@ -50,13 +50,12 @@ class StreamedSplits:
         pieces = np.where(sizes > 0, 1, 0)
         for index in np.flatnonzero(sizes > SPLIT_BYTES):
             if cuttable(int(index)):
-                pieces[index] = -(-int(sizes[index]) // SPLIT_BYTES)
+                pieces[index] = (2 * int(sizes[index]) + SPLIT_BYTES) // (2 * SPLIT_BYTES)  # rounded
         shard = np.repeat(np.arange(len(sizes), dtype=np.int64), pieces)
         number = np.arange(len(shard), dtype=np.int64) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-        whole = pieces[shard] == 1
-        start = number * SPLIT_BYTES
-        stop = np.where(whole, sizes[shard], np.minimum(start + SPLIT_BYTES, sizes[shard]))
-        return cls(shard, start, stop)
+        each, longer = np.divmod(sizes[shard], pieces[shard])  # the first ones are a byte longer
+        start = number * each + np.minimum(number, longer)
+        return cls(shard, start, start + each + (number < longer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +67,14 @@ class Cursor:
         split: Place in the lane of the split that its current window begins in.
         record: Slot of that split that the window begins with.
         offset: Slots of the window that have been delivered.
+        byte: Byte of the shard from which reading can go on with that record; -1 where it can't, or need not.
     """
 
     turn: int = 0
     split: int = 0
     record: int = 0
     offset: int = 0
+    byte: int = -1
 
 
 #: Where every lane begins.

@@ -65,20 +65,25 @@ class Counters:
     Attributes:
         requests: Requests sent, retries included.
         bytes_read: Bytes received.
+        bytes_needed: Bytes that whoever reads says it has made use of.
         retries: Requests that had to be sent again.
         waited: Seconds that callers waited for bytes, summed over threads.
     """
 
     requests: int = 0
     bytes_read: int = 0
+    bytes_needed: int = 0
     retries: int = 0
     waited: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
-    def add(self, *, requests: int = 0, bytes_read: int = 0, retries: int = 0, waited: float = 0.0) -> None:
+    def add(
+        self, *, requests: int = 0, bytes_read: int = 0, bytes_needed: int = 0, retries: int = 0, waited: float = 0.0
+    ) -> None:
         """Count on."""
         with self._lock:
             self.requests += requests
             self.bytes_read += bytes_read
+            self.bytes_needed += bytes_needed
             self.retries += retries
             self.waited += waited

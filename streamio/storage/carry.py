@@ -128,6 +128,13 @@ def carry_s3(options: Mapping[str, Any], environ: Mapping[str, str] | None = Non
     token = left.pop("token", None) or client.pop("aws_session_token", None)
     if bool(key) != bool(secret):
         raise CannotCarryError("secret" if key else "key")
+    profile = left.pop("profile", None)
+    anon = bool(left.pop("anon", False))
+    if not (key or anon or profile or "AWS_CREDENTIAL_EXPIRATION" in env):  # as botocore: before any file
+        key, secret = env.get("AWS_ACCESS_KEY_ID") or None, env.get("AWS_SECRET_ACCESS_KEY") or None
+        token = env.get("AWS_SESSION_TOKEN") or env.get("AWS_SECURITY_TOKEN")
+        if not (key and secret):
+            key = secret = token = None
     for name in ("aws_access_key_id", "aws_secret_access_key", "aws_session_token"):
         client.pop(name, None)
     endpoint = left.pop("endpoint_url", None) or client.pop("endpoint_url", None) or _env_endpoint(env)
@@ -138,11 +145,11 @@ def carry_s3(options: Mapping[str, Any], environ: Mapping[str, str] | None = Non
     if plain and endpoint is None:
         raise CannotCarryError("use_ssl")
     carried = S3Options(
-        anon=bool(left.pop("anon", False)),
+        anon=anon,
         key=key,
         secret=secret,
         token=token,
-        profile=left.pop("profile", None),
+        profile=profile,
         endpoint=endpoint,
         region=region,
         requester_pays=bool(left.pop("requester_pays", False)),

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from typing import Protocol
 
+from streamio.errors import SchemeError
 from streamio.storage.carry import CannotCarryError, carry
 from streamio.storage.faults import shown
+from streamio.storage.parts import Buffer
 from streamio.storage.settings import ReadSettings
 from streamio.storage.shards import Shard
+from streamio.storage.urls import normalise
+
+__all__ = ["Buffer", "Engine", "Engines", "check_engine", "fits_obstore", "split_url"]
 
 logger = logging.getLogger(__name__)
 _told: set[str] = set()
@@ -22,8 +27,17 @@ _told: set[str] = set()
 class Engine(Protocol):
     """A read client. All calls run on the process's io loop."""
 
-    def get(self, shard: Shard, start: int, stop: int) -> AsyncGenerator[bytes, None]:
+    def get(self, shard: Shard, start: int, stop: int, *, whole: bool) -> AsyncGenerator[Buffer, None]:
         """One attempt to read [start, stop) of a shard, in chunks; never more, perhaps less.
+
+        Args:
+            shard: Of what.
+            start: First byte.
+            stop: End.
+            whole: Whether the bytes may come in one piece, which costs least but is lost if the connection breaks.
+
+        Yields:
+            The bytes in order. An empty chunk tells that some came which were lost.
 
         Raises:
             ShortAnswerError: The answer is for another range.
@@ -51,7 +65,7 @@ class Engines:
     def __init__(self, settings: ReadSettings) -> None:
         self._settings = settings
         self._made: dict[str, Engine] = {}
-        self._tellable: dict[str, bool] = {}
+        self._options: dict[str, str | None] = {}
 
     def of(self, shard: Shard) -> Engine:
         """The engine that reads this shard."""
@@ -71,27 +85,41 @@ class Engines:
         for engine in made.values():
             await engine.close()
 
-    def _name(self, url: str) -> str:
-        scheme = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}.get(url.partition("://")[0])
-        if scheme is None or "::" in url or self._settings.engine == "fsspec":
-            return "fsspec"
-        if not self._carried(scheme):
-            return "fsspec"
-        if not fits_obstore(url):
-            _tell_once("key", f"{shown(url)} and keys like it are read through fsspec: obstore can't name them")
-            return "fsspec"
-        return scheme
+    def refusal(self, url: str) -> str | None:
+        """Why obstore can't read what lies at a URL or below it; None where it can."""
+        scheme = _scheme(url)
+        if scheme is None:
+            return f"obstore reads s3:// and gs:// here, and {shown(url)} is neither"
+        option = self._untellable(scheme)
+        return option and f"obstore can't be told the option {option}"
 
-    def _carried(self, scheme: str) -> bool:
-        """Whether obstore can be told all the options; settled once."""
-        if scheme not in self._tellable:
+    def _name(self, url: str) -> str:
+        """What reads a shard: "fsspec", or the scheme where it is obstore."""
+        if self._settings.engine == "fsspec":
+            return "fsspec"
+        scheme, why = _scheme(url), self.refusal(url)
+        topic, told = scheme, f"{scheme}:// is read through fsspec: {why}"
+        if why is None and not fits_obstore(url):
+            why = f"obstore can't name {shown(url)}"
+            topic, told = "key", f"{shown(url)} and keys like it are read through fsspec: obstore can't name them"
+        if why is None:
+            assert scheme is not None
+            return scheme
+        if self._settings.engine == "obstore":
+            raise _refused(why)
+        if topic is not None:  # all other schemes are fsspec's anyway
+            _tell_once(topic, told)
+        return "fsspec"
+
+    def _untellable(self, scheme: str) -> str | None:
+        """The option that obstore can't be told; settled once."""
+        if scheme not in self._options:
             try:
                 carry(scheme, self._settings.storage_options)
-                self._tellable[scheme] = True
+                self._options[scheme] = None
             except CannotCarryError as error:
-                _tell_once(scheme, f"{scheme}:// is read through fsspec: obstore can't be told the option {error}")
-                self._tellable[scheme] = False
-        return self._tellable[scheme]
+                self._options[scheme] = str(error)
+        return self._options[scheme]
 
     def _make(self, name: str) -> Engine:
         if name == "fsspec":
@@ -101,6 +129,25 @@ class Engines:
         from streamio.storage.obstore_engine import ObstoreEngine
 
         return ObstoreEngine(self._settings, name)
+
+
+def check_engine(settings: ReadSettings, urls: Iterable[str]) -> None:
+    """Refuse `engine="obstore"` where obstore can't read what these URLs lead to. No I/O happens here.
+
+    Args:
+        settings: How to read.
+        urls: URLs, globs or folders, as the user wrote them.
+
+    Raises:
+        SchemeError: A scheme that obstore does not read here, or an option that it can't be told.
+    """
+    if settings.engine != "obstore":
+        return
+    engines = Engines(settings)
+    for url in urls:
+        why = engines.refusal(normalise(url))
+        if why is not None:
+            raise _refused(why)
 
 
 def fits_obstore(url: str) -> bool:
@@ -117,6 +164,15 @@ def split_url(url: str) -> tuple[str, str]:
     """Bucket and key of `scheme://bucket/key`."""
     bucket, _, key = url.partition("://")[2].partition("/")
     return bucket, key
+
+
+def _scheme(url: str) -> str | None:
+    """The scheme under which obstore knows a URL; None where it does not."""
+    return None if "::" in url else {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}.get(url.partition("://")[0])
+
+
+def _refused(why: str) -> SchemeError:
+    return SchemeError(f'engine="obstore": {why}. Change that, or let engine="auto" read it through fsspec.')
 
 
 def _tell_once(topic: str, message: str) -> None:

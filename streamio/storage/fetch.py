@@ -1,6 +1,7 @@
 """Reads a range until it is whole: engines make the attempts, the retry policy says how many.
 
-A read that breaks goes on at the byte it has reached. Everything here runs on the io loop.
+It may come in one piece, until that breaks; from then on it comes in chunks, so that a read that breaks again goes on
+at the byte it has reached. Everything here runs on the io loop.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from streamio.errors import StreamioError
 from streamio.storage.budget import Counters
 from streamio.storage.engine import Engines
 from streamio.storage.faults import Fault, ShortAnswerError, classify, read_error
+from streamio.storage.parts import Buffer
 from streamio.storage.retry import made_progress
 from streamio.storage.settings import ReadSettings
 from streamio.storage.shards import Shard
@@ -37,7 +39,7 @@ class Fetcher:
         self._answered = False
         self._expired = False
 
-    async def fetch(self, shard: Shard, start: int, stop: int) -> list[bytes]:
+    async def fetch(self, shard: Shard, start: int, stop: int) -> list[Buffer]:
         """Exactly the bytes [start, stop), as chunks in order.
 
         Raises:
@@ -85,7 +87,7 @@ class Fetcher:
         engine = self._engines.of(wanted.shard)
         self._counters.add(requests=1, retries=int(wanted.attempts > 0))
         wanted.attempts += 1
-        async with aclosing(engine.get(wanted.shard, wanted.at, wanted.stop)) as answer:
+        async with aclosing(engine.get(wanted.shard, wanted.at, wanted.stop, whole=not wanted.broken)) as answer:
             async for chunk in answer:
                 wanted.take(chunk)
                 made_progress(state)
@@ -109,14 +111,18 @@ class _Wanted:
     shard: Shard
     at: int
     stop: int
-    chunks: list[bytes] = field(default_factory=list)
+    chunks: list[Buffer] = field(default_factory=list)
     attempts: int = 0
+    broken: bool = False
     moved: float = field(default_factory=time.monotonic)
 
-    def take(self, chunk: bytes) -> None:
+    def take(self, chunk: Buffer) -> None:
         if self.at + len(chunk) > self.stop:
             raise ShortAnswerError(f"more than {self} came")
-        self.chunks.append(chunk)
+        if len(chunk):
+            self.chunks.append(chunk)
+        else:
+            self.broken = True
         self.at += len(chunk)
         self.moved = time.monotonic()
 

@@ -39,6 +39,9 @@ def completed(scheme: str, given: Mapping[str, Any]) -> dict[str, Any]:
             "retries": {"mode": "standard", "max_attempts": 2},
         }
         options["config_kwargs"] = {**ours, **options.get("config_kwargs", {})}
+        region = os.environ.get("AWS_REGION")
+        if region:  # which every SDK of AWS but botocore reads
+            options["client_kwargs"] = {"region_name": region, **(options.get("client_kwargs") or {})}
     if scheme == "gs":
         endpoint = str(options.get("endpoint_url") or os.environ.get("STORAGE_EMULATOR_HOST") or "")
         if endpoint and "googleapis.com" not in endpoint and "gcsfs" not in sys.modules:

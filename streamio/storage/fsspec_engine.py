@@ -38,8 +38,8 @@ class FsspecEngine:
         self._locks: weakref.WeakKeyDictionary[Any, asyncio.Lock] = weakref.WeakKeyDictionary()
         self._making = asyncio.Lock()
 
-    async def get(self, shard: Shard, start: int, stop: int) -> AsyncGenerator[bytes, None]:
-        """One attempt; see `Engine`."""
+    async def get(self, shard: Shard, start: int, stop: int, *, whole: bool) -> AsyncGenerator[bytes, None]:
+        """One attempt; see `Engine`. s3fs gives its bytes as they come, all others in one piece."""
         scheme = "" if "::" in shard.url else shard.url.partition("://")[0]
         if scheme in ("s3", "s3a"):
             async for chunk in self._s3(shard, start, stop):
@@ -75,15 +75,21 @@ class FsspecEngine:
         """A conditional range request of s3fs's client, read as it comes."""
         bucket, key = split_url(shard.url)
         options = self._options("s3")
-        once = {"retries": {"total_max_attempts": 1}, **(options.get("config_kwargs") or {})}
+        once = {
+            "retries": {"total_max_attempts": 1},
+            "max_pool_connections": self._settings.concurrency,
+            **(options.get("config_kwargs") or {}),
+        }
         filesystem = await self._own("s3", {**options, "config_kwargs": once})
         checked = shard.version is not None and not options.get("local_expiry_check")
-        condition = {"IfMatch": f'"{shard.version}"'} if checked else {}
+        terms = dict(getattr(filesystem, "req_kw", {}))  # that the requester pays
+        if checked:
+            terms["IfMatch"] = f'"{shard.version}"'
         stall = self._settings.stall_timeout
         asked = f"bytes {start}-{stop - 1}/"
         answer = await asyncio.wait_for(
             filesystem._call_s3(  # noqa: SLF001 - no public call is conditional
-                "get_object", Bucket=bucket, Key=key, Range=f"bytes={start}-{stop - 1}", **condition
+                "get_object", Bucket=bucket, Key=key, Range=f"bytes={start}-{stop - 1}", **terms
             ),
             stall,
         )

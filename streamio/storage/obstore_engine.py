@@ -18,14 +18,12 @@ from streamio.storage.engine import split_url
 from streamio.storage.faults import ChangedError, ShortAnswerError, scrub, shown
 from streamio.storage.guard import mark_obstore_used, refuse_after_fork
 from streamio.storage.loop import in_thread
+from streamio.storage.parts import Buffer
 from streamio.storage.settings import ReadSettings
 from streamio.storage.shards import Shard
 
-CHUNK = (64 << 10, 256 << 10)
-"""Least and most bytes that obstore gathers before it hands them over, a sixteenth of the request in between.
-
-They are lost when a connection breaks; smaller ones cost up to a CPU second a GB where bytes come in small pieces.
-"""
+CHUNK = 64 << 10
+"""Bytes that obstore gathers at a retry before it hands them over: what is lost when that breaks too."""
 
 NO_RETRIES = {"max_retries": 0}  # ours is the only retry policy
 _KEYWORDS = {"google_default", "cache", "cloud", "token", "browser"}
@@ -46,7 +44,7 @@ class ObstoreEngine:
         self._making = asyncio.Lock()
         self._shared: Callable[[str], Any] | None = None
 
-    async def get(self, shard: Shard, start: int, stop: int) -> AsyncGenerator[bytes, None]:
+    async def get(self, shard: Shard, start: int, stop: int, *, whole: bool) -> AsyncGenerator[Buffer, None]:
         """One conditional range request; see `Engine`."""
         refuse_after_fork(shard.url)
         import obstore
@@ -62,9 +60,16 @@ class ObstoreEngine:
                 raise
             raise ReadError(f"{shown(shard.url)}: obstore can't read it: {scrub(str(error))}") from None
         self._check(shard, result.meta, result.range, (start, stop))
-        gathered = min(max((stop - start) // 16, CHUNK[0]), CHUNK[1])
-        async for chunk in result.stream(min_chunk_size=gathered):
-            yield chunk
+        if not whole:
+            async for chunk in result.stream(min_chunk_size=CHUNK):
+                yield chunk
+            return
+        try:
+            body = await result.bytes_async()  # gathered by Rust, while Python does other work
+        except Exception:
+            yield b""  # how much of it had come is not known
+            raise
+        yield memoryview(body)
 
     async def refresh(self) -> None:
         """Forget stores and credentials."""
@@ -164,7 +169,7 @@ def s3_settled(options: S3Options) -> tuple[dict[str, str], Any]:
     endpoint, region = options.endpoint, options.region
     given = bool(options.key) or options.anon
     provider: Any = None
-    if not given or endpoint is None or region is None:
+    if not given or endpoint is None or (region is None and shared_config(options.profile)):
         import botocore.session
         from botocore import UNSIGNED
         from botocore.config import Config
@@ -187,6 +192,14 @@ def s3_settled(options: S3Options) -> tuple[dict[str, str], Any]:
     if "AWS_ENDPOINT_URL_S3" in os.environ:  # obstore would prefer it to what the options say
         place["aws_endpoint_url_s3"] = endpoint
     return place, provider
+
+
+def shared_config(profile: str | None) -> bool:
+    """Whether there is anything in a shared config file that botocore would have to look at."""
+    files = {"AWS_CONFIG_FILE": "~/.aws/config", "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials"}
+    paths = [Path(os.environ.get(name) or usual).expanduser() for name, usual in files.items()]
+    named = profile or os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE")
+    return bool(named) or any(path.is_file() for path in paths)
 
 
 def gs_provider(options: GsOptions) -> Any:

@@ -9,27 +9,24 @@ import concurrent.futures
 import os
 import threading
 import time
-from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from streamio.errors import ReadError
 from streamio.storage.budget import Budget, Counters
 from streamio.storage.faults import shown
 from streamio.storage.fetch import Fetcher
 from streamio.storage.loop import IoLoop, io_loop
+from streamio.storage.parts import Buffer, Part, Run, blocks, cut, joined, next_stop
 from streamio.storage.settings import ReadSettings
 from streamio.storage.shards import Shard
 
-__all__ = ["ReadSettings", "Reader", "ShardSource"]
+__all__ = ["Buffer", "ReadSettings", "Reader", "ShardSource"]
 
-AHEAD = 8
-"""Parts of one stream that are fetched ahead at most, however large the budget."""
+FIRST = 2
+"""Parts of a stream in flight until its first one is there, so that this one does not share the wire with many."""
 HINT_LIFE = 60.0
-"""Seconds after which a hint that nobody picked up makes room for other read-ahead."""
+"""Seconds after which a hint that nobody picked up or repeated makes room for other read-ahead."""
 CLOSE_SECONDS = 2.0
-GAP = 64 << 10
-"""Ranges of one call that lie no further apart are read by one request."""
 
 
 class Reader:
@@ -51,42 +48,45 @@ class Reader:
         self.budget = Budget(settings.prefetch_bytes)
         self.counters = Counters()
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._closed = False
         self._io: IoLoop | None = None
         self._fetcher: Fetcher | None = None
-        self._parts: set[_Part] = set()
-        self._hints: OrderedDict[tuple[str, int], _Hint] = OrderedDict()
+        self._parts: set[Part] = set()
+        self._streams = 0
+        self._hints: dict[tuple[str, int], Run] = {}
 
     def source(self, shard: Shard) -> ShardSource:
         """The bytes of a shard, as `streamio.formats.base.Source`. No I/O happens here."""
         return ShardSource(self, shard)
 
-    def hint(self, shard: Shard, start: int, stop: int) -> None:
-        """Begin to fetch the first parts of [start, stop) in the background, as far as the budget goes.
+    def hint(self, shard: Shard, start: int, stop: int) -> bool:
+        """Begin to fetch [start, stop) in the background, as far as the budget goes.
 
-        A `stream` or `read` that begins at `start` picks them up. What nobody picks up is kept until `close`,
-        or until other read-ahead needs its bytes after a minute.
+        Given again for the same place it goes on from there with what has become free, so a consumer may call it as
+        often as it likes. A `stream` or `read` that begins at `start` picks up what was begun. What nobody picks up
+        is kept until `close`, or until other read-ahead needs its bytes a minute after the latest call.
+
+        Returns:
+            Whether all of it has been begun, so that what comes next may be hinted.
         """
         place = shard.url, start
-        if place in self._hints or self._closed:
-            return
-        hint, at = _Hint([], time.monotonic()), start
-        while at < stop and len(hint.parts) < AHEAD:
-            part = self._ahead(shard, at, min(at + self.settings.part_bytes, stop))
-            if part is None:
-                break
-            hint.parts.append(part)
-            at = part.stop
         with self._lock:
-            kept = bool(hint.parts) and not self._closed and self._hints.setdefault(place, hint) is hint
-        if not kept:
-            self._drop_all(hint.parts)
+            if self._closed:
+                return False
+            run = self._hints.pop(place, None) or Run(shard, start, stop)
+            run.stop, run.touched = max(stop, run.at), time.monotonic()
+            complete = self._extend(run)
+            if run.parts:
+                self._hints[place] = run
+            return complete
 
     def close(self) -> None:
         """End all reads at once: whoever waits for one gets an error. May be called again."""
+        if self._pid != os.getpid():
+            return
         with self._lock:
-            if self._closed or self._pid != os.getpid():
+            if self._closed:
                 return
             self._closed = True
             parts, io, fetcher = list(self._parts), self._io, self._fetcher
@@ -102,51 +102,74 @@ class Reader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _read_many(self, shard: Shard, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+    def _read_many(self, shard: Shard, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
         """Read ranges at once; those that lie close together by one request."""
-        blocks = _blocks([_checked(shard, *bounds) for bounds in ranges])
-        begun: list[tuple[int, list[_Part]]] = []
+        runs: list[Run] = []
         try:
-            for start, stop in blocks:
-                parts = self._take_hint(shard, start, stop)
-                begun.append((start, parts))
-                at = parts[-1].stop if parts else start
-                while at < stop:
-                    parts.append(self._begin(shard, at, min(at + self.settings.part_bytes, stop)))
-                    at = parts[-1].stop
-            found: dict[int, bytes] = {}
-            for start, parts in begun:
-                chunks = [chunk for part in parts for chunk in self._wait(part)]
-                found[start] = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-                self._drop_all(parts)
+            for start, stop in blocks([_checked(shard, *bounds) for bounds in ranges]):
+                run = self._take_hint(shard, start, stop)
+                runs.append(run)
+                while run.at < stop:
+                    run.add(self._begin(shard, run.at, next_stop(run.at, stop, self.settings.part_bytes)))
+            return cut({run.start: self._gather(run) for run in runs}, ranges)
         finally:
-            for _, parts in begun:
-                self._drop_all(parts)
-        return _cut(found, blocks, ranges)
+            for run in runs:
+                self._drop_all(run.parts)
 
-    def _stream(self, shard: Shard, start: int, stop: int) -> Iterator[bytes]:
-        """Yield the parts of a range in order, with others in flight behind them."""
-        parts = deque(self._take_hint(shard, start, stop))
-        at = parts[-1].stop if parts else start
-        size = self.settings.part_bytes
+    def _gather(self, run: Run) -> Buffer:
+        """All bytes of a run as one buffer; copied only where they came in several."""
+        if len(run.parts) == 1 and len(chunks := self._wait(run.parts[0])) == 1:
+            self._drop(run.parts.popleft())
+            return chunks[0]
+        return joined(self._handed_over(run), run.stop - run.start)
+
+    def _stream(self, shard: Shard, start: int, stop: int) -> Iterator[Buffer]:
+        """Yield the chunks of a range in order, with others in flight behind them."""
+        run = self._take_hint(shard, start, stop)
+        with self._lock:
+            self._streams += 1
         try:
-            while parts or at < stop:
-                if not parts:
-                    part = self._begin(shard, at, min(at + size, stop), held=True)
-                    parts.append(part)
-                    at = part.stop
-                while at < stop and len(parts) < AHEAD:
-                    further = self._ahead(shard, at, min(at + size, stop))
-                    if further is None:
-                        break
-                    parts.append(further)
-                    at = further.stop
-                yield from self._wait(parts[0])
-                self._drop(parts.popleft())
+            yield from self._handed_over(run, ahead=True)
         finally:
-            self._drop_all(parts)
+            with self._lock:
+                self._streams -= 1
+            self._drop_all(run.parts)
 
-    def _ahead(self, shard: Shard, start: int, stop: int) -> _Part | None:
+    def _handed_over(self, run: Run, *, ahead: bool = False) -> Iterator[Buffer]:
+        """The chunks of a run; each part is let go when its last one has been used."""
+        at_first = not run.parts
+        while run.parts or run.at < run.stop:
+            if not run.parts:
+                stop = next_stop(run.at, run.stop, self.settings.part_bytes)
+                run.add(self._begin(run.shard, run.at, stop, held=True))
+            if ahead:
+                self._extend(run, FIRST if at_first else None)
+            chunks = self._wait(run.parts[0])
+            if ahead and at_first:
+                self._extend(run)  # before anything is handed over: a hint that comes next stands behind
+            at_first = False
+            yield from chunks
+            del chunks
+            self._drop(run.parts.popleft())
+
+    def _extend(self, run: Run, most: int | None = None) -> bool:
+        """Begin further parts of a run, as far as the budget goes, and this run's share of it.
+
+        Returns:
+            Whether all of it has been begun.
+        """
+        share = self.budget.limit // max(1, self._streams)
+        while run.at < run.stop and (most is None or len(run.parts) < most):
+            stop = next_stop(run.at, run.stop, self.settings.part_bytes)
+            if run.parts and run.held + stop - run.at > share:
+                return False
+            part = self._ahead(run.shard, run.at, stop)
+            if part is None:
+                return False
+            run.add(part)
+        return run.at >= run.stop
+
+    def _ahead(self, shard: Shard, start: int, stop: int) -> Part | None:
         """Begin a part that nobody waits for yet, if its bytes fit the budget."""
         if not self.budget.try_acquire(stop - start):
             self._forget_old_hints()
@@ -158,7 +181,7 @@ class Reader:
             self.budget.release(stop - start)
             raise
 
-    def _begin(self, shard: Shard, start: int, stop: int, *, held: bool = False, acquired: bool = False) -> _Part:
+    def _begin(self, shard: Shard, start: int, stop: int, *, held: bool = False, acquired: bool = False) -> Part:
         """Start to fetch a part.
 
         Args:
@@ -182,11 +205,11 @@ class Reader:
             future = self._io.submit(self._fetcher.fetch(shard, start, stop))
             if held:
                 self.budget.force(stop - start)
-            part = _Part(shard.url, start, stop, future, stop - start if held or acquired else 0)
+            part = Part(shard.url, start, stop, future, stop - start if held or acquired else 0)
             self._parts.add(part)
             return part
 
-    def _wait(self, part: _Part) -> list[bytes]:
+    def _wait(self, part: Part) -> list[Buffer]:
         """The chunks of a part, once it is there. Waits in slices, so that signals are handled meanwhile."""
         if not part.future.done():
             began = time.monotonic()
@@ -205,7 +228,7 @@ class Reader:
             raise _closed_error(part.url, part.start, part.stop)
         return chunks
 
-    def _drop(self, part: _Part) -> None:
+    def _drop(self, part: Part) -> None:
         """Let go of a part: end its read if it still runs, and give its bytes back. May be called again."""
         with self._lock:
             if part not in self._parts:
@@ -215,29 +238,26 @@ class Reader:
             part.future.result().clear()  # a future stays alive until the garbage collector comes by
         self.budget.release(part.held)
 
-    def _drop_all(self, parts: Iterable[_Part]) -> None:
+    def _drop_all(self, parts: Iterable[Part]) -> None:
         for part in parts:
             self._drop(part)
 
-    def _take_hint(self, shard: Shard, start: int, stop: int) -> list[_Part]:
-        """The parts that a hint has begun at `start`, as far as they lie before `stop`."""
+    def _take_hint(self, shard: Shard, start: int, stop: int) -> Run:
+        """A run over [start, stop) with the parts that a hint has begun of it, so far as they were no failure."""
+        run = Run(shard, start, stop)
         with self._lock:
             hint = self._hints.pop((shard.url, start), None)
-        if hint is None:
-            return []
-        usable: list[_Part] = []
-        for part in hint.parts:
-            follows = part.start == (usable[-1].stop if usable else start)
-            if follows and part.stop <= stop and not part.failed:
-                usable.append(part)
+        for part in hint.parts if hint is not None else ():
+            if part.start == run.at and part.stop <= stop and not part.failed:
+                run.add(part)
             else:
                 self._drop(part)
-        return usable
+        return run
 
     def _forget_old_hints(self) -> None:
         with self._lock:
             limit = time.monotonic() - HINT_LIFE
-            old = [place for place, hint in self._hints.items() if hint.made < limit]
+            old = [place for place, hint in self._hints.items() if hint.touched < limit]
             parts = [part for place in old for part in self._hints.pop(place).parts]
         self._drop_all(parts)
 
@@ -259,8 +279,8 @@ class ShardSource:
         """The shard's length in bytes."""
         return self._shard.size
 
-    def read(self, start: int, stop: int) -> bytes:
-        """Exactly the bytes [start, stop).
+    def read(self, start: int, stop: int) -> Buffer:
+        """Exactly the bytes [start, stop): `bytes` where they are few (under 64 KiB), else either kind of buffer.
 
         Raises:
             ValueError: The range does not lie within the shard.
@@ -270,36 +290,14 @@ class ShardSource:
         """
         return self._reader._read_many(self._shard, [(start, stop)])[0]  # noqa: SLF001 - two halves of one thing
 
-    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+    def read_many(self, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
         """Several ranges at once, in the order asked for; errors as for `read`."""
         return self._reader._read_many(self._shard, ranges)  # noqa: SLF001
 
-    def stream(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+    def stream(self, start: int = 0, stop: int | None = None) -> Iterator[Buffer]:
         """The bytes [start, stop) in order as chunks of any length, read ahead; errors as for `read`."""
         _checked(self._shard, start, self.size if stop is None else stop)
         return self._reader._stream(self._shard, start, self.size if stop is None else stop)  # noqa: SLF001
-
-
-@dataclass(eq=False)
-class _Part:
-    """A range that is being fetched, or has been; `held` of its bytes are taken from the budget."""
-
-    url: str
-    start: int
-    stop: int
-    future: concurrent.futures.Future[list[bytes]]
-    held: int
-
-    @property
-    def failed(self) -> bool:
-        done = self.future.done()
-        return done and (self.future.cancelled() or self.future.exception() is not None)
-
-
-@dataclass
-class _Hint:
-    parts: list[_Part]
-    made: float
 
 
 def _checked(shard: Shard, start: int, stop: int) -> tuple[int, int]:
@@ -310,29 +308,3 @@ def _checked(shard: Shard, start: int, stop: int) -> tuple[int, int]:
 
 def _closed_error(url: str, start: int, stop: int) -> ReadError:
     return ReadError(f"{shown(url)}: the reader was closed while bytes {start}-{stop - 1} were wanted")
-
-
-def _blocks(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges merged where they overlap or lie close together, in order; empty ones left out."""
-    blocks: list[tuple[int, int]] = []
-    for start, stop in sorted(ranges):
-        if start == stop:
-            continue
-        if blocks and start <= blocks[-1][1] + GAP:
-            blocks[-1] = (blocks[-1][0], max(stop, blocks[-1][1]))
-        else:
-            blocks.append((start, stop))
-    return blocks
-
-
-def _cut(found: dict[int, bytes], blocks: Sequence[tuple[int, int]], ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-    """The ranges asked for, out of the blocks that were read."""
-    pieces: list[bytes] = []
-    for start, stop in ranges:
-        if start == stop:
-            pieces.append(b"")
-            continue
-        first, last = next((a, b) for a, b in blocks if a <= start and stop <= b)
-        block = found[first]
-        pieces.append(block if (start, stop) == (first, last) else block[start - first : stop - first])
-    return pieces

@@ -18,6 +18,7 @@ from streamio.storage.urls import name_of
 logger = logging.getLogger(__name__)
 
 _OURS = ("streamio.json", "streamio.superseded.json", "streamio-drops.jsonl")  # of checkpoints below the data
+_SHARD_LISTS = "streamio-shards-"
 _SOME = 3
 """Examples kept for messages."""
 
@@ -76,7 +77,7 @@ class Selection:
             return "placeholders of folders"
         if name.endswith(".crc"):
             return "checksum files"
-        if name in _OURS:
+        if name in _OURS or name.startswith(_SHARD_LISTS):
             return "statuses of runs"
         empty = info.get("size") == 0
         if self._accepts is None:

@@ -91,13 +91,10 @@ def options_for(url: str, storage_options: Mapping[str, Any] | None) -> dict[str
     Returns:
         Scheme (by its normal name) to options; every scheme of the URL is there.
     """
-    import fsspec
-
-    known = {*fsspec.available_protocols(), *_ALIASES}
     flat: dict[str, Any] = {}
     named: dict[str, dict[str, Any]] = {}
     for name, value in (storage_options or {}).items():
-        if name in known and isinstance(value, Mapping):
+        if isinstance(value, Mapping) and _is_scheme(name):
             named.setdefault(_ALIASES.get(name, name), {}).update(value)
         else:
             flat[name] = value
@@ -259,6 +256,14 @@ def _hold_file_systems() -> None:
 
 
 os.register_at_fork(before=_hold_file_systems, after_in_parent=_held.pop)
+
+
+def _is_scheme(name: str) -> bool:
+    if name in _ALIASES.values() or name in _ALIASES or name.endswith("_kwargs"):  # without the import
+        return not name.endswith("_kwargs")
+    import fsspec
+
+    return name in fsspec.available_protocols()
 
 
 def _lower(url: str) -> str:

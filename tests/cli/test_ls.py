@@ -60,7 +60,7 @@ def test_a_shard_that_is_no_parquet_is_named_with_its_reason(tmp_path: Path) -> 
 
 
 def test_a_format_by_name_takes_files_of_any_suffix(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text('{"id": 1}\n')
+    (tmp_path / "a.dat").write_text('{"id": 1}\n')
     assert run("ls", str(tmp_path)).exit_code == 1
     assert "1 shard," in run("ls", str(tmp_path), "--format", "jsonl").stdout
 

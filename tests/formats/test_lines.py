@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import math
 import pickle
 from itertools import pairwise
+from unittest import mock
 
 import pytest
 import zstandard
@@ -14,17 +17,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamio.errors import FormatError
-from streamio.formats import lines as module
+from streamio.formats import linewise as module
 from streamio.formats.base import Bad, CorruptError, StreamedFormat
 from streamio.formats.lines import Lines
+from tests.formats.blocks import rows_of
 from tests.formats.memory_source import MemorySource
 
-COMPRESS = {"": lambda data: data, ".gz": gzip.compress, ".zst": zstandard.compress}
+COMPRESS = {
+    "": lambda data: data,
+    ".gz": gzip.compress,
+    ".zst": zstandard.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+}
 
 
-def read(data, url="s3://bucket/a.jsonl", start=0, stop=None, chunk=1 << 16, seed=0, **options):
-    source = MemorySource(data, url, chunk, seed)
-    rows = list(Lines(**options).rows(source, start, source.size if stop is None else stop))
+def read(
+    data, url="s3://bucket/a.jsonl", start=0, stop=None, chunk=1 << 16, seed=0, run=1 << 19, begin=None, **options
+):
+    source = MemorySource(data, url, chunk, seed, views=bool(seed % 2))
+    stop = source.size if stop is None else stop
+    with mock.patch.object(module, "_RUN", run):
+        rows = list(rows_of(Lines(**options).blocks(source, start, stop, begin=begin)))
     assert source.open_streams == 0
     return rows
 
@@ -59,16 +73,37 @@ some_file = st.builds(
 )
 
 
+some_run = st.sampled_from([1, 30, 700, 1 << 19])
+
+
 @given(
-    data=some_file, cuts=st.lists(st.integers(0, 5000), max_size=6), chunk=st.integers(1, 600), seed=st.integers(0, 9)
+    data=some_file,
+    cuts=st.lists(st.integers(0, 5000), max_size=6),
+    chunk=st.integers(1, 600),
+    seed=st.integers(0, 9),
+    run=some_run,
 )
-def test_a_file_cut_anywhere_gives_every_line_once(data, cuts, chunk, seed):
+def test_a_file_cut_anywhere_gives_every_line_once(data, cuts, chunk, seed, run):
     whole = read(data)
     edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     pieces = [
-        row for start, stop in pairwise(edges) for row in read(data, start=start, stop=stop, chunk=chunk, seed=seed)
+        row
+        for start, stop in pairwise(edges)
+        for row in read(data, start=start, stop=stop, chunk=chunk, seed=seed, run=run)
     ]
     assert pieces == whole
+
+
+@given(data=some_file, cuts=st.lists(st.integers(0, 5000), max_size=2), chunk=st.integers(1, 600), run=some_run)
+def test_reading_goes_on_from_any_record_with_the_rows_that_follow_it(data, cuts, chunk, run):
+    start, *_, stop = sorted([*(cut for cut in cuts if cut < len(data)), 0, len(data)])
+    if len(cuts) == 2:
+        start, stop = sorted(min(cut, len(data)) for cut in cuts)
+    rows = read(data, start=start, stop=stop)
+    for place, row in enumerate(rows):
+        assert row.seek == row.index
+        assert read(data, start=start, stop=stop, begin=row.seek, chunk=chunk, run=run) == rows[place:]
+        assert read(data, start=start, stop=stop, begin=row.after, chunk=chunk, run=run) == rows[place + 1 :]
 
 
 @given(data=some_file)
@@ -78,10 +113,18 @@ def test_a_split_holds_the_lines_that_begin_in_it(data):
     assert all(row.index >= half for row in read(data, start=half))
 
 
-@given(data=some_file, chunk=st.integers(1, 300), seed=st.integers(0, 9), codec=st.sampled_from(sorted(COMPRESS)))
-def test_chunks_and_compression_make_no_difference(data, chunk, seed, codec):
-    url = f"s3://bucket/a.jsonl{codec}"
-    assert read(COMPRESS[codec](data), url=url, chunk=chunk, seed=seed) == read(data)
+@given(
+    data=some_file,
+    chunk=st.integers(1, 300),
+    seed=st.integers(0, 9),
+    run=some_run,
+    codec=st.sampled_from(sorted(COMPRESS)),
+)
+def test_chunks_and_compression_make_no_difference(data, chunk, seed, run, codec):
+    rows = read(COMPRESS[codec](data), url=f"s3://bucket/a.jsonl{codec}", chunk=chunk, seed=seed, run=run)
+    expected = read(data)
+    assert [row.told for row in rows] == [row.told for row in expected]
+    assert [row.seek for row in rows] == [None if codec else row.index for row in expected]
 
 
 @given(data=some_file)
@@ -104,6 +147,39 @@ def test_no_number_is_rounded(numbers):
     line = json.dumps({"n": numbers}).encode()
     data = b'{"n": []}\n' + line + b'\n{"n": [1]}'
     assert repr(values(data)) == repr([{"n": []}, json.loads(line), {"n": [1]}])
+
+
+@given(
+    texts=st.lists(
+        st.builds(
+            lambda before, sign, first, digits, behind: f"{before}{sign}{first}{digits}{'' if '.' in sign else behind}",
+            st.sampled_from(['{"": ', '{"":', '{"a": [1, ', '{"key": "x", "n": ', '{"a": ":;<=>?", "b": ']),
+            st.sampled_from(["", "-", "0.", "-0."]),
+            st.sampled_from("123456789"),
+            st.text("0123456789", min_size=14, max_size=24),
+            st.sampled_from(["", ".5", "e3"]),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    padding=st.integers(0, 20),
+    end=st.sampled_from(["", "\n"]),
+)
+def test_integers_about_the_limit_of_64_bits_are_exact_at_any_place(texts, padding, end):
+    texts = [text + ("]}" if "[" in text else "}") for text in texts]
+    lines = [json.dumps({"p": "x" * padding}), *texts]
+    got = values(("\n".join(lines) + end).encode())
+    assert repr(got) == repr([json.loads(line) for line in lines])
+    assert repr(values(texts[0].encode())) == repr([json.loads(texts[0])])
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, 2**64 - 1, -(2**63), 1234567890123456789, 0.00013436424411240122])
+def test_numbers_that_fit_are_left_to_the_fast_parser(number, monkeypatch):
+    monkeypatch.setattr(json, "loads", lambda text: pytest.fail("not needed"))
+    data = b'{"n": 1}\n{"n": ' + repr(number).encode() + b"}\n"
+    if number in (2**64 - 1, -(2**63)):  # these have as many digits as those that do not fit
+        monkeypatch.undo()
+    assert repr(values(data)) == repr([{"n": 1}, {"n": number}])
 
 
 def test_the_index_is_the_offset_in_the_uncompressed_text():
@@ -181,6 +257,8 @@ def test_columns_keep_their_order_and_missing_ones_are_none():
     got = values(data, columns=("c", "a"))
     assert [list(value.items()) for value in got[:2]] == [[("c", 3), ("a", 1)], [("c", 4), ("a", None)]]
     assert isinstance(got[2], Bad)
+    assert values(data[:-4], columns=("c", "a")) == got[:2]
+    assert values(data[:-4], columns=("b",)) == [{"b": 2}, {"b": None}]
 
 
 def test_the_size_of_a_row_follows_from_its_line():
@@ -201,25 +279,27 @@ def test_a_line_far_longer_than_a_split_is_read_whole():
 def test_a_split_reads_little_more_than_its_own_bytes():
     data = b'{"a": 1}\n' * 200_000
     source = MemorySource(data, "s3://bucket/a.jsonl")
-    assert len(list(Lines().rows(source, 0, 900))) == 100
+    assert len(list(rows_of(Lines().blocks(source, 0, 900)))) == 100
     assert source.reads == []  # what follows the split came with its stream
 
 
 def test_a_line_longer_than_the_limit_makes_the_split_unreadable(monkeypatch):
     monkeypatch.setattr(module, "MAX_LINE", 100_000)
+    monkeypatch.setattr(module, "_RUN", 1000)
     data = b'{"a": 1}\n{"b": "' + b"x" * 300_000 + b'"}\n{"c": 1}\n'
-    rows = Lines().rows(MemorySource(data, "s3://bucket/a.jsonl", chunk=1000), 0, len(data))
+    rows = rows_of(Lines().blocks(MemorySource(data, "s3://bucket/a.jsonl", chunk=1000), 0, len(data)))
     assert next(rows).value == {"a": 1}
     with pytest.raises(CorruptError, match="longer than 100000 bytes") as caught:
         next(rows)
     assert caught.value.position == "byte 9"
 
 
-@pytest.mark.parametrize("codec", [".gz", ".zst"])
+@pytest.mark.parametrize("codec", [".gz", ".zst", ".bz2", ".xz"])
 def test_a_compressed_file_cut_short_gives_its_whole_lines_and_an_error(codec):
     text = b"".join(b'{"n": %d}\n' % n for n in range(200_000))
-    data = COMPRESS[codec](text)[:-50_000]
-    rows = Lines().rows(MemorySource(data, f"s3://bucket/a.jsonl{codec}"), 0, len(data))
+    data = COMPRESS[codec](text)
+    data = data[: len(data) * 3 // 4]
+    rows = rows_of(Lines().blocks(MemorySource(data, f"s3://bucket/a.jsonl{codec}"), 0, len(data)))
     got = []
     with pytest.raises(CorruptError, match="cut short"):
         got.extend(row.value for row in rows)
@@ -231,7 +311,7 @@ ARRAY = b'\n [{"a": 1},\n{"a": 2}]\n'
 PRETTY = json.dumps({"a": 1, "b": [1, 2]}, indent=2).encode()
 
 
-@pytest.mark.parametrize("codec", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("codec", sorted(COMPRESS))
 @pytest.mark.parametrize(
     ("data", "what"), [(ARRAY, "one JSON array"), (PRETTY, "several lines"), (b"\xef\xbb\xbf[]", "array")]
 )
@@ -262,12 +342,23 @@ def test_only_plain_files_may_be_cut():
     assert Lines().cuttable("s3://bucket/part-0001")
     assert not Lines().cuttable("s3://bucket/a.jsonl.gz")
     assert not Lines().cuttable("s3://bucket/A.JSON.ZST")
+    assert not Lines().cuttable("s3://bucket/a.jsonl.bz2")
+    assert not Lines().cuttable("s3://bucket/a.jsonl.xz")
+
+
+@pytest.mark.parametrize("chunk", [3000, 1 << 22])
+def test_blocks_are_of_some_size_whatever_the_chunks_are(chunk):
+    data = b'{"a": "' + b"x" * 90 + b'"}\n'
+    source = MemorySource(data * 40_000, "s3://bucket/a.jsonl", chunk)
+    sizes = [len(block.rows) * len(data) for block in Lines().blocks(source, 0, source.size)]
+    assert all(1 << 18 < size <= 1 << 20 for size in sizes[:-1])
+    assert 4 < len(sizes) < 16
 
 
 def test_a_reader_that_stops_early_closes_the_stream():
     for codec, compress in COMPRESS.items():
         source = MemorySource(compress(b'{"a": 1}\n' * 400_000), f"s3://bucket/a.jsonl{codec}")
-        rows = Lines().rows(source, 0, source.size)
+        rows = rows_of(Lines().blocks(source, 0, source.size))
         next(rows)
         assert source.open_streams == 1
         rows.close()
@@ -299,7 +390,7 @@ def test_a_line_longer_than_many_splits_is_read_once_and_not_again_by_those_with
     data = b'{"a": 1}\n{"b": "' + b"x" * 8_000_000 + b'"}\n{"c": 1}\n'
     source = CountingSource(data, "s3://bucket/a.jsonl")
     cuts = [*range(0, len(data), 500_000), len(data)]
-    rows = [row for start, stop in pairwise(cuts) for row in Lines().rows(source, start, stop)]
+    rows = [row for start, stop in pairwise(cuts) for row in rows_of(Lines().blocks(source, start, stop))]
     assert [list(row.value) for row in rows] == [["a"], ["b"], ["c"]]
     assert source.given < 2.4 * len(data)  # once by the split in which it begins, once in search of the next line
     assert source.open_streams == 0
@@ -307,12 +398,13 @@ def test_a_line_longer_than_many_splits_is_read_once_and_not_again_by_those_with
 
 def test_a_line_longer_than_the_limit_is_one_error_in_the_split_in_which_it_begins(monkeypatch):
     monkeypatch.setattr(module, "MAX_LINE", 100_000)
+    monkeypatch.setattr(module, "_RUN", 1000)
     data = b'{"a": 1}\n{"b": "' + b"x" * 300_000 + b'"}\n{"c": 1}\n'
     source = MemorySource(data, "s3://bucket/a.jsonl", chunk=1000)
     cuts = [*range(0, len(data), 50_000), len(data)]
     with pytest.raises(CorruptError, match="longer than"):
-        list(Lines().rows(source, *cuts[:2]))
-    rest = [row.value for start, stop in pairwise(cuts[1:]) for row in Lines().rows(source, start, stop)]
+        list(rows_of(Lines().blocks(source, *cuts[:2])))
+    rest = [row.value for start, stop in pairwise(cuts[1:]) for row in rows_of(Lines().blocks(source, start, stop))]
     assert rest == [{"c": 1}]
 
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,8 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamio.errors import FormatError, ReadError
-from streamio.formats.base import Bad, CorruptError, IndexedFormat
-from streamio.formats.parquet import Parquet, ParquetRows
+from streamio.formats.base import CorruptError, HintedFormat, IndexedFormat, PiecewiseFormat
+from streamio.formats.parquet import PIECE, Parquet
+from streamio.formats.parquet_footer import joined
 from tests.formats.memory_source import MemorySource
 
 URL = "s3://bucket/a.parquet"
@@ -38,7 +40,7 @@ def records(data, **options):
     counts = parquet.count(source)
     splits = [parquet.load(source, split) for split in range(len(counts.records))]
     assert [len(rows) for rows in splits] == list(counts.records)
-    return [record for rows in splits for record in rows.take(range(len(rows)))]
+    return [record for rows in splits for record in rows.take(slice(0, len(rows)))]
 
 
 def wide(rows=3000, columns=6, width=200):
@@ -69,7 +71,7 @@ def test_any_records_are_taken_in_the_order_asked_for(values, group, data):
         if count:
             indices = data.draw(st.lists(st.integers(0, count - 1), max_size=8))
             expected = [{"n": first + index, "text": values[first + index]} for index in indices]
-            assert parquet.load(source, split).take(indices) == expected
+            assert parquet.load(source, split).take(np.array(indices, np.int64)) == expected
         first += count
 
 
@@ -174,6 +176,7 @@ def test_a_small_file_is_read_once_and_whole():
     for split in range(10):
         parquet.load(source, split)
     assert source.reads == [(0, len(data))]
+    assert parquet.ranges(source, 3) == []
 
 
 def test_only_the_wanted_columns_are_read_and_near_ones_together(wide_file):
@@ -185,8 +188,9 @@ def test_only_the_wanted_columns_are_read_and_near_ones_together(wide_file):
     assert counts.records == (1000, 1000, 1000)
     source.reads.clear()
     rows = parquet.load(source, 1)
-    assert rows.take([5]) == [{key: wide().to_pylist()[1005][key] for key in ("c1", "c4")}]
+    assert rows.take(np.array([5])) == [{key: wide().to_pylist()[1005][key] for key in ("c1", "c4")}]
     assert len(source.reads) == 2  # 800 KB lie between them
+    assert source.reads == parquet.ranges(source, 1)
     assert sum(stop - start for start, stop in source.reads) == counts.wire[1]
     assert counts.wire[1] == pytest.approx(2 * 400_000, rel=0.05)
     assert counts.nbytes[1] == pytest.approx(2 * 400_000, rel=0.05)
@@ -208,8 +212,8 @@ def test_a_footer_longer_than_the_first_read_takes_a_second_one():
 
 def test_the_least_used_footers_leave_the_cache(monkeypatch):
     data = written(pa.table({"a": [1]}))
-    monkeypatch.setattr("streamio.formats.parquet_footer._CACHED", 12 * len(data))
     parquet = Parquet()
+    monkeypatch.setattr(parquet._footers, "_most", 12 * len(data))
     sources = [MemorySource(data, f"s3://bucket/{number}.parquet") for number in range(50)]
     for source in sources:
         parquet.count(source)
@@ -217,7 +221,7 @@ def test_the_least_used_footers_leave_the_cache(monkeypatch):
     assert len(sources[0].reads) == 1
     parquet.count(sources[1])
     assert len(sources[1].reads) == 2
-    assert len(parquet._footers._footers) <= 12
+    assert len(parquet._footers) <= 12
 
 
 def test_the_cache_of_footers_is_not_pickled(wide_file):
@@ -227,8 +231,9 @@ def test_the_cache_of_footers_is_not_pickled(wide_file):
     assert len(pickle.dumps(parquet)) == before
     again = pickle.loads(pickle.dumps(parquet))
     assert again == parquet
-    assert again.load(MemorySource(wide_file, URL), 2).take([0]) == [{"id": 2000}]
+    assert again.load(MemorySource(wide_file, URL), 2).take(np.array([0])) == [{"id": 2000}]
     assert isinstance(parquet, IndexedFormat)
+    assert isinstance(parquet, HintedFormat)
 
 
 @pytest.mark.parametrize(
@@ -277,7 +282,7 @@ def test_damage_in_a_row_group_is_told_and_leaves_the_others_whole(codec):
     assert "\n" not in str(caught.value)
     for split in (0, 2):
         first = split * 10_000
-        assert parquet.load(source, split).take([0, 9999]) == table.take([first, first + 9999]).to_pylist()
+        assert parquet.load(source, split).take(np.array([0, 9999])) == table.take([first, first + 9999]).to_pylist()
 
 
 @given(place=st.integers(0, 1 << 20), value=st.integers(0, 255))
@@ -288,20 +293,28 @@ def test_a_byte_changed_anywhere_ends_in_records_or_in_a_named_error(place, valu
         got = records(bytes(data))
     except (CorruptError, FormatError):
         return
-    assert all(isinstance(record, (dict, Bad)) for record in got)
+    assert all(isinstance(record, dict) for record in got)
 
 
 SMALL = written(pa.table({"a": list(range(50)), "s": ["x" * (n % 7) for n in range(50)]}), row_group_size=25)
 
 
-def test_a_damaged_footer_never_ends_the_process():
+MEDIUM = written(
+    pa.table({"a": np.arange(9_000), "s": ["x" * (n % 7) for n in range(9_000)]}),
+    row_group_size=3_000,
+    compression=None,
+)
+
+
+@pytest.mark.parametrize(("name", "times"), [("SMALL", 1500), ("MEDIUM", 400)])
+def test_a_damaged_footer_never_ends_the_process(name, times):
     """Thousands of changed bytes, in an interpreter of its own, as pyarrow's metadata objects may abort it."""
     program = (
         "import random\n"
-        "from formats.test_parquet import SMALL, CorruptError, FormatError, records\n"
+        "from formats.test_parquet import SMALL, MEDIUM, CorruptError, FormatError, records\n"
         "generator = random.Random(0)\n"
-        "for _ in range(1500):\n"
-        "    data = bytearray(SMALL)\n"
+        f"for _ in range({times}):\n"
+        f"    data = bytearray({name})\n"
         "    data[generator.randrange(len(data) - 700, len(data))] = generator.randrange(256)\n"
         "    try:\n"
         "        records(bytes(data))\n"
@@ -335,7 +348,7 @@ def test_a_forked_process_reads_on_with_what_its_parent_has_counted(wide_file):
 def load_in_child(sender, parquet, source):
     again = Parquet(columns=("id",))
     again.count(source)
-    sender.send(parquet.load(source, 1).take([0]) + again.load(source, 1).take([0]))
+    sender.send(parquet.load(source, 1).take(np.array([0])) + again.load(source, 1).take(np.array([0])))
 
 
 def test_a_row_group_of_another_length_than_its_footer_says_is_corrupt():
@@ -363,7 +376,7 @@ def test_a_failed_read_under_pyarrow_is_no_damage_of_the_file(wide_file, monkeyp
     monkeypatch.setattr("streamio.formats.parquet.joined", lambda chunks: [])
     source = MemorySource(wide_file, URL)
     parquet = Parquet(columns=("id",))
-    assert parquet.load(source, 1).take([0]) == [{"id": 1000}]
+    assert parquet.load(source, 1).take(np.array([0])) == [{"id": 1000}]
 
     def fail(start, stop):
         raise ReadError("503 after 5 attempts")
@@ -377,28 +390,158 @@ def test_a_value_that_python_has_no_object_for_is_one_bad_record():
     text = pa.array([b"good", b"\xff\xfe", b"fine"], pa.binary()).view(pa.string())
     data = written(pa.table({"n": [0, 1, 2], "text": text}), row_group_size=2)
     parquet, source = Parquet(), MemorySource(data, URL)
-    good, bad = parquet.load(source, 0).take([0, 1])
-    assert good == {"n": 0, "text": "good"}
-    assert isinstance(bad, Bad)
-    assert (bad.reason, bad.position) == ("decode", "record 1")
-    assert parquet.load(source, 1).take([0]) == [{"n": 2, "text": "fine"}]
-    late = pa.table({"n": [0, 1], "when": pa.array([0, 10**15], pa.timestamp("s"))})
-    got = records(written(late))
-    assert got[0]["when"] == datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - the column has no zone
-    assert isinstance(got[1], Bad)
+    rows = parquet.load(source, 0)
+    assert rows.take(np.array([0])) == [{"n": 0, "text": "good"}]
+    assert list(rows.bad) == [1]
+    assert (rows.bad[1].reason, rows.bad[1].position) == ("decode", "record 1")
+    assert parquet.load(source, 1).take(slice(0, 1)) == [{"n": 2, "text": "fine"}]
+    assert not parquet.load(source, 1).bad
 
 
-def test_rows_of_several_batches_are_taken_as_of_one():
-    table = pa.table({"n": list(range(10)), "d": pa.array(["x", "y"] * 5).dictionary_encode()})
-    batches = table.to_batches(max_chunksize=3)
-    rows = ParquetRows(batches, 10, 0)
-    assert rows.take([9, 0, 3, 3]) == table.take([9, 0, 3, 3]).to_pylist()
-    with pytest.raises(IndexError):
-        rows.take([10])
+@pytest.fixture(scope="module")
+def large_file():
+    """Five row groups: the third takes 100 MB, of which a little text, bytes that compress and some that do not."""
+    generator = np.random.default_rng(0)
+
+    def rows(count):
+        return pa.table(
+            {
+                "id": np.arange(count),
+                "image": pa.array([generator.bytes(20_000) for _ in range(count)], pa.binary()),
+                "zeros": pa.array([bytes(200)] * count, pa.binary()),
+                "text": pa.array([f"number {number}" * (number % 5) for number in range(count)], pa.string()),
+                "list": pa.array([list(range(number % 4)) for number in range(count)], pa.list_(pa.int64())),
+            }
+        )
+
+    buffer = io.BytesIO()
+    groups = [rows(count) for count in (3, 0, 5000, 1, 20)]
+    with pq.ParquetWriter(
+        buffer, groups[0].schema, write_page_checksum=True, use_dictionary=["zeros", "text"]
+    ) as writer:
+        for group in groups:
+            writer.write_table(group)
+    return buffer.getvalue(), groups
 
 
-def test_taking_nothing_gives_nothing():
-    assert ParquetRows([], 0, 0).take([]) == []
+def test_pieces_are_the_rows_that_load_gives(large_file):
+    data, groups = large_file
+    parquet, source = Parquet(), MemorySource(data, URL, chunk=1 << 20)
+    first = 0
+    for split, records in enumerate(parquet.count(source).records):
+        pieces = list(parquet.pieces(source, split))
+        found = [piece.arrow(slice(0, len(piece))) for piece in pieces]
+        assert pa.Table.from_batches(found, groups[0].schema).equals(groups[split])
+        if records:
+            whole = parquet.load(source, split)
+            assert pa.Table.from_batches([whole.arrow(slice(0, records))]).equals(groups[split])
+        first += records
+        assert source.open_streams == 0
+    assert isinstance(parquet, PiecewiseFormat)
+
+
+def test_pieces_are_cut_by_what_the_footer_tells(large_file):
+    data, _ = large_file
+    parquet = Parquet()
+    nbytes = parquet.count(MemorySource(data, URL)).nbytes[2]
+    for chunk in (1 << 12, 1 << 23):
+        lengths = [len(piece) for piece in parquet.pieces(MemorySource(data, URL, chunk=chunk, seed=chunk), 2)]
+        rows = 5000 * PIECE // nbytes
+        assert lengths == [rows] * (5000 // rows) + [5000 % rows]
+    assert len(lengths) > 2
+
+
+def test_pieces_of_some_columns_read_no_others(large_file):
+    data, groups = large_file
+    parquet = Parquet(columns=("id", "image"))
+    source = Metered(data, URL, chunk=1 << 20)
+    pieces = list(parquet.pieces(source, 2))
+    assert pieces[0].take(slice(7, 8)) == groups[2].select(["id", "image"]).slice(7, 1).to_pylist()
+    assert sum(map(len, pieces)) == 5000
+    assert source.streamed == pytest.approx(100_000_000, rel=0.05)
+
+
+class Metered(MemorySource):
+    """Counts the bytes of its streams."""
+
+    streamed = 0
+
+    def stream(self, start=0, stop=None):
+        for chunk in super().stream(start, stop):
+            self.streamed += len(chunk)
+            yield chunk
+
+
+def test_pieces_hold_few_multiples_of_a_piece(large_file):
+    data, _ = large_file
+    before = pa.total_allocated_bytes()
+    most = 0
+    for _ in Parquet().pieces(MemorySource(data, URL, chunk=1 << 20), 2):
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert PIECE / 2 < most < 3 * PIECE
+
+
+def test_nothing_is_kept_of_a_row_group_that_is_let_go(large_file):
+    before = pa.total_allocated_bytes()
+    assert len(Parquet().load(MemorySource(large_file[0], URL), 2)) == 5000  # reads the footer, too
+    assert pa.total_allocated_bytes() - before < 1 << 20
+
+
+def test_pieces_before_a_damaged_page_come_and_then_its_error(large_file):
+    data, _ = large_file
+    damaged = bytearray(data)
+    chunk = pq.read_metadata(io.BytesIO(data)).row_group(2).column(1)
+    damaged[chunk.data_page_offset + chunk.total_compressed_size * 2 // 3] ^= 0xFF
+    source = MemorySource(bytes(damaged), URL, chunk=1 << 20)
+    records = []
+
+    def read():
+        for piece in Parquet().pieces(source, 2):
+            records.extend(piece.take(slice(0, len(piece))))
+
+    with pytest.raises(CorruptError) as caught:
+        read()
+    assert caught.value.position == "row group 2"
+    assert 2000 < len(records) < 3400
+    assert [record["id"] for record in records] == list(range(len(records)))
+    assert source.open_streams == 0
+
+
+def test_pieces_that_are_given_up_close_their_streams(large_file):
+    source = MemorySource(large_file[0], URL, chunk=1 << 20)
+    pieces = Parquet().pieces(source, 2)
+    assert len(next(pieces))
+    assert source.open_streams > 0
+    pieces.close()
+    assert source.open_streams == 0
+
+
+def test_a_failed_read_of_a_piece_is_no_damage_of_the_file(large_file):
+    class Broken(MemorySource):
+        def stream(self, start=0, stop=None):
+            yield self.data[start : start + 3_000_000]
+            raise ReadError("503 after 5 attempts")
+
+    with pytest.raises(ReadError, match="503"):
+        list(Parquet().pieces(Broken(large_file[0], URL), 2))
+
+
+def test_gaps_are_read_only_where_they_are_small_against_what_is_wanted():
+    kib, mib = 1 << 10, 1 << 20
+
+    def chunks(*bounds):
+        return list(bounds)
+
+    assert joined(chunks((0, kib), (33 * kib, 34 * kib))) == [(0, 34 * kib)]
+    assert joined(chunks((0, kib), (66 * kib, 67 * kib))) == [(0, kib), (66 * kib, 67 * kib)]
+    assert joined(chunks((0, 4 * mib), (4 * mib + 200 * kib, 5 * mib))) == [(0, 5 * mib)]
+    assert joined(chunks((0, 50 * mib), (51 * mib, 52 * mib))) == [(0, 50 * mib), (51 * mib, 52 * mib)]
+    assert joined(chunks((5, 9), (0, 5), (9, 9))) == [(0, 9)]
+    far = chunks(*((60 * kib * n, 60 * kib * n + 20 * kib) for n in range(20)))  # 400 KiB in all
+    ranges = joined(far)
+    assert len(ranges) == 19
+    assert sum(stop - start for start, stop in ranges) <= 400 * kib + 64 * kib
+    assert joined([]) == []
 
 
 def test_an_encrypted_file_is_corrupt_and_says_so():
@@ -434,3 +577,12 @@ def test_errors_about_columns_show_no_signature_of_the_url(columns):
     with pytest.raises(FormatError, match=r"https://h/x\.parquet") as caught:
         Parquet(columns=columns).count(source)
     assert "verborgen" not in str(caught.value)
+
+
+def test_a_row_group_in_one_piece_is_decoded_without_reads_of_a_python_file(wide_file, monkeypatch):
+    """Each of these would wait for the interpreter while another thread runs in it."""
+    source = MemorySource(wide_file, URL)
+    parquet = Parquet()
+    parquet.count(source)
+    monkeypatch.setattr("streamio.formats.sparsefile.SparseFile.read_buffer", None)
+    assert len(parquet.load(source, 1)) == 1000

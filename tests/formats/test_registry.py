@@ -11,10 +11,14 @@ from pathlib import Path
 import pytest
 
 from streamio.errors import FormatError
-from streamio.formats import IndexedFormat, StreamedFormat, registry
+from streamio.formats import Bad, IndexedFormat, StreamedFormat, registry
+from streamio.formats.arrow import Arrow
 from streamio.formats.lines import Lines
 from streamio.formats.parquet import Parquet
 from streamio.formats.tar import Tar
+from streamio.formats.text import Text
+from tests.formats.blocks import rows_of
+from tests.formats.memory_source import MemorySource
 
 
 @pytest.fixture(autouse=True)
@@ -25,18 +29,18 @@ def fresh_registry():
 
 
 @dataclass(frozen=True)
-class Csv:
+class Lab:
     """A stand-in with the attributes and methods of a streamed format."""
 
     delimiter: str = ","
 
-    name = "csv"
-    suffixes = (".csv", ".csv.gz")
+    name = "lab"
+    suffixes = (".lab", ".lab.gz")
 
     def cuttable(self, url):
         return False
 
-    def rows(self, source, start, stop):
+    def blocks(self, source, start, stop, first=0, begin=None):
         yield from ()
 
 
@@ -53,6 +57,15 @@ class Csv:
         ("memory://a.tar", Tar),
         ("s3://bucket/a.tgz", Tar),
         ("s3://bucket/a.v2.tar.zst", Tar),
+        ("s3://bucket/a.jsonl.bz2", Lines),
+        ("s3://bucket/a.json.xz", Lines),
+        ("s3://bucket/a.tar.bz2", Tar),
+        ("s3://bucket/a.tbz2", Tar),
+        ("s3://bucket/a.tar.xz", Tar),
+        ("s3://bucket/A.TXZ", Tar),
+        ("s3://bucket/a.txt", Text),
+        ("s3://bucket/a.txt.zst", Text),
+        ("s3://bucket/a.txt.xz", Text),
         ("https://host/a.jsonl.gz?signature=a/b.parquet#c", Lines),
         ("s3://bucket/what?.jsonl", Lines),
         ("zip://inner.jsonl::s3://bucket/outer.zip", Lines),
@@ -67,7 +80,7 @@ def test_the_suffix_tells_the_format(url, kind):
 
 
 @pytest.mark.parametrize(
-    "url", ["s3://bucket/a.gz", "s3://bucket/a.parquet.bak", "s3://bucket/a.jsonl/part-0", "a", "a.txt", ""]
+    "url", ["s3://bucket/a.gz", "s3://bucket/a.parquet.bak", "s3://bucket/a.jsonl/part-0", "a", "a.text", ""]
 )
 def test_an_unknown_suffix_is_an_error_that_names_the_known_ones(url):
     assert not registry.accepts(url)
@@ -81,7 +94,7 @@ def test_a_named_format_reads_any_name_and_the_suffix_tells_the_compression():
     assert isinstance(lines, Lines)
     assert not lines.cuttable("s3://bucket/part-0.gz")
     assert lines.cuttable("s3://bucket/part-1")
-    with pytest.raises(FormatError, match="no format 'jsonlines': known are jsonl, parquet, tar"):
+    with pytest.raises(FormatError, match=r"no format 'jsonlines': known are .*files, jsonl, parquet, tar, text"):
         registry.for_url("a.jsonl", format="jsonlines")
 
 
@@ -98,6 +111,7 @@ def test_options_reach_the_format_and_none_is_no_option():
         ("a.tar", {"columns": ["a"]}, "columns= does not apply to the format 'tar' of a.tar: it takes decode="),
         ("a.parquet", {"decode": {"a": int}}, "decode= does not apply to the format 'parquet'"),
         ("a.jsonl", {"decode": {"a": int}}, "it takes columns="),
+        ("a.txt", {"columns": ["text"]}, "columns= does not apply to the format 'text' of a.txt: it takes no options"),
         ("a.parquet", {"columns": "text"}, "a list of at least one name, not 'text'"),
         ("a.parquet", {"columns": []}, "at least one name"),
         ("a.parquet", {"columns": [1]}, "list of at least one name"),
@@ -123,16 +137,32 @@ def test_the_shards_of_a_data_set_have_one_format():
 def test_indexed_and_streamed_formats_are_told_apart_by_their_protocols():
     kinds = {suffix: registry.for_url("a" + suffix) for suffix in registry.known()}
     for suffix, made in kinds.items():
-        assert isinstance(made, IndexedFormat) == (suffix in Parquet.suffixes)
-        assert isinstance(made, StreamedFormat) == (suffix not in Parquet.suffixes)
+        indexed = suffix in (*Parquet.suffixes, *Arrow.suffixes)
+        assert isinstance(made, IndexedFormat) == indexed
+        assert isinstance(made, StreamedFormat) != indexed
+
+
+def test_the_format_of_the_docs_is_read():
+    page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
+    program = page.split("## A format of your own")[1].split("```python\n")[1].split("```")[0]
+    names = {"__name__": "example"}
+    exec(compile(program, "docs/formats.md", "exec", dont_inherit=True), names)
+    registry.register(names["Fixed"])
+    made = registry.for_url("s3://bucket/a.fixed", options={"length": 10})
+    assert isinstance(made, StreamedFormat)
+    source = MemorySource(bytes(range(25)), "s3://bucket/a.fixed")
+    rows = list(rows_of(made.blocks(source, 0, source.size)))
+    assert [row.value for row in rows[:2]] == [{"data": bytes(range(10))}, {"data": bytes(range(10, 20))}]
+    assert isinstance(rows[2].value, Bad)
+    assert [(row.index, row.nbytes) for row in rows] == [(0, 10), (1, 10), (2, 5)]
 
 
 def test_a_registered_format_is_found_and_takes_its_own_options():
-    registry.register(Csv)
-    assert registry.for_url("s3://bucket/a.csv.gz", options={"delimiter": ";"}) == Csv(";")
-    assert ".csv" in registry.known()
+    registry.register(Lab)
+    assert registry.for_url("s3://bucket/a.lab.gz", options={"delimiter": ";"}) == Lab(";")
+    assert ".lab" in registry.known()
     with pytest.raises(FormatError, match="columns= does not apply"):
-        registry.for_url("a.csv", options={"columns": ["a"]})
+        registry.for_url("a.lab", options={"columns": ["a"]})
 
 
 def test_a_registered_format_replaces_a_built_in_one():
@@ -144,13 +174,13 @@ def test_a_registered_format_replaces_a_built_in_one():
 
 
 def test_a_factory_registers_as_a_class_does():
-    registry.register(lambda delimiter=";": Csv(delimiter))
-    assert registry.for_url("a.csv") == Csv(";")
+    registry.register(lambda delimiter=";": Lab(delimiter))
+    assert registry.for_url("a.lab") == Lab(";")
 
 
-@pytest.mark.parametrize("suffix", ["csv", ".CSV", 3])
+@pytest.mark.parametrize("suffix", ["lab", ".LAB", 3])
 def test_a_format_with_a_wrong_suffix_is_refused(suffix):
-    class Wrong(Csv):
+    class Wrong(Lab):
         suffixes = (suffix,)
 
     with pytest.raises(FormatError, match="lower case and begin with a dot"):
@@ -165,7 +195,7 @@ class Lab:
     name = "lab"
     suffixes = (".lab", ".parquet")
     def cuttable(self, url): return False
-    def rows(self, source, start, stop): yield from ()
+    def blocks(self, source, start, stop, first=0, begin=None): yield from ()
 """
 
 

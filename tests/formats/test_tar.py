@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import pickle
 import string
 import tarfile
+from unittest import mock
 
 import pytest
 import zstandard
@@ -15,8 +18,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from streamio.errors import DropRecord
+from streamio.formats import tar as module
 from streamio.formats.base import Bad, CorruptError, StreamedFormat
 from streamio.formats.tar import Tar
+from tests.formats.blocks import rows_of
 from tests.formats.memory_source import MemorySource
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
@@ -36,9 +41,10 @@ def archive(members, kind="pax", **options):
     return buffer.getvalue()
 
 
-def read(data, url="s3://bucket/a.tar", chunk=1 << 16, seed=0, **options):
-    source = MemorySource(data, url, chunk, seed)
-    rows = list(Tar(**options).rows(source, 0, source.size))
+def read(data, url="s3://bucket/a.tar", chunk=1 << 16, seed=0, block=1 << 20, first=0, begin=None, **options):
+    source = MemorySource(data, url, chunk, seed, views=bool(seed % 2))
+    with mock.patch.object(module, "_BLOCK_BYTES", block):
+        rows = list(rows_of(Tar(**options).blocks(source, 0, source.size, first, begin)))
     assert source.open_streams == 0
     return rows
 
@@ -64,7 +70,7 @@ def through_tarfile(data):
     return samples
 
 
-letters = st.text(string.ascii_letters + "-_ äπ☃𝄞", min_size=1, max_size=12)
+letters = st.text(string.ascii_letters + "-_ äπ☃𝄞", min_size=1, max_size=12).filter(lambda name: name != "__MACOSX")
 names = st.builds(
     lambda folders, stem, width: "/".join([*folders, stem * width]),
     st.lists(letters, max_size=3),
@@ -99,6 +105,47 @@ def test_any_archive_gives_the_samples_that_were_written_and_that_tarfile_finds(
 
 
 @given(
+    wanted=samples,
+    kind=st.sampled_from(sorted(FORMATS)),
+    extra=st.sampled_from([{}, {"comment": "x"}, {"path": "every.one"}]),
+    joined=st.booleans(),
+    chunk=st.integers(1, 3000),
+    seed=st.integers(0, 9),
+    block=st.sampled_from([1, 400, 5000, 1 << 20]),
+)
+def test_reading_goes_on_from_any_sample_that_tells_a_place(wanted, kind, extra, joined, chunk, seed, block):
+    named = kind != "pax" or "path" not in extra
+    plain = (
+        [(key.encode("ascii", "replace").decode()[:50], parts) for key, parts in wanted] if kind == "ustar" else wanted
+    )
+    data = archive([tarfile.TarInfo("folder/README"), *members_of(plain)], kind, pax_headers=extra)
+    if joined:
+        data += archive([("joined.txt", b"1")], kind)
+    rows = read(data)
+    assert read(data, chunk=chunk, seed=seed, block=block) == rows
+    for row in rows:
+        assert (row.seek is not None) == named
+        if named:
+            again = read(data, first=row.index, begin=row.seek, chunk=chunk, seed=seed, block=block)
+            assert again == rows[row.index :]
+            again = read(data, first=row.index + 1, begin=row.after, chunk=chunk, seed=seed, block=block)
+            assert again == rows[row.index + 1 :]
+
+
+def test_samples_behind_a_global_name_tell_no_place_and_those_before_it_do():
+    data = archive([("a.txt", b"1"), ("b.txt", b"2")])[:2048] + archive(
+        [("c.txt", b"3")], pax_headers={"path": "d.txt"}
+    )
+    rows = read(data)
+    assert [(row.value["__key__"], row.seek) for row in rows] == [("a", 0), ("b", 1024), ("d", None)]
+    assert read(data, first=1, begin=1024) == rows[1:]
+
+
+def test_compressed_archives_tell_no_place():
+    assert [row.seek for row in read(gzip.compress(archive([("a.txt", b"1")])), url="s3://bucket/a.tgz")] == [None]
+
+
+@given(
     parts=st.lists(st.tuples(st.integers(0, 999), st.binary(max_size=2000)), max_size=6, unique_by=lambda part: part[0])
 )
 def test_ustar_archives_with_split_long_names_are_read(parts):
@@ -115,7 +162,7 @@ def test_an_archive_cut_short_anywhere_gives_whole_samples_and_an_error(wanted, 
     source = MemorySource(data[:cut], "s3://bucket/a.tar")
     got = []
     with pytest.raises(CorruptError, match="short"):
-        got.extend(row.value for row in Tar().rows(source, 0, source.size))
+        got.extend(row.value for row in rows_of(Tar().blocks(source, 0, source.size)))
     assert got == whole[: len(got)]
     assert len(got) < len(whole)
 
@@ -132,7 +179,7 @@ def test_a_flipped_bit_in_a_header_is_an_error_after_the_whole_samples_before_it
     source = MemorySource(bytes(data), "s3://bucket/a.tar")
     got = []
     with pytest.raises(CorruptError, match="tar header is damaged") as caught:
-        got.extend(row.value for row in Tar().rows(source, 0, source.size))
+        got.extend(row.value for row in rows_of(Tar().blocks(source, 0, source.size)))
     assert caught.value.position == f"byte {header}"
     assert got == whole[: len(got)]
     assert len(got) < len(whole)
@@ -144,6 +191,10 @@ def test_a_flipped_bit_in_a_header_is_an_error_after_the_whole_samples_before_it
         ("a.tar.gz", gzip.compress),
         ("a.tgz", gzip.compress),
         ("A.TAR.ZST", zstandard.compress),
+        ("a.tar.bz2", bz2.compress),
+        ("a.tbz2", bz2.compress),
+        ("a.tar.xz", lzma.compress),
+        ("a.txz", lzma.compress),
         ("a.tar", lambda data: data),
     ],
 )
@@ -162,7 +213,7 @@ def test_a_compressed_archive_cut_short_gives_whole_samples_and_an_error():
     source = MemorySource(data, "s3://bucket/a.tar.gz")
     got = []
     with pytest.raises(CorruptError, match="cut short"):
-        got.extend(row.value for row in Tar().rows(source, 0, source.size))
+        got.extend(row.value for row in rows_of(Tar().blocks(source, 0, source.size)))
     assert 10 < len(got) < 500
     assert got == [{"__key__": name[:-4], "bin": data} for name, data in members[: len(got)]]
 
@@ -288,7 +339,7 @@ def test_empty_archives_have_no_samples(data):
 def test_an_archive_without_its_end_marker_is_cut_short():
     data = archive([("a.txt", b"1"), ("b.txt", b"2"), ("b.json", b"3")])
     source = MemorySource(data[: 4 * 512], "s3://bucket/a.tar")
-    rows = Tar().rows(source, 0, source.size)
+    rows = rows_of(Tar().blocks(source, 0, source.size))
     assert next(rows).value == {"__key__": "a", "txt": b"1"}
     with pytest.raises(CorruptError, match="no end marker"):
         next(rows)  # b is not told, as its json may be missing
@@ -332,9 +383,25 @@ def test_the_size_of_a_row_follows_from_its_members():
     assert 15_000 < large.nbytes < 16_000
 
 
+def test_blocks_hold_about_a_mebibyte_and_a_larger_sample_is_one_of_its_own():
+    sizes = [300_000] * 7 + [3_000_000, 10]
+    data = archive([(f"{n}.x", bytes(size)) for n, size in enumerate(sizes)])
+    source = MemorySource(data, "s3://bucket/a.tar", chunk=700_000)
+    blocks = list(Tar().blocks(source, 0, source.size))
+    assert [block.index.tolist() for block in blocks] == [[0, 1, 2], [3, 4, 5], [6], [7], [8]]
+
+
+def test_members_are_bytes_of_their_own_however_they_lie_in_chunks():
+    data = archive([(f"{n}.x", bytes([n]) * 2000) for n in range(20)])
+    for views in (True, False):
+        source = MemorySource(data, "s3://bucket/a.tar", chunk=5000, views=views)
+        (block,) = Tar().blocks(source, 0, source.size)
+        assert {type(value["x"]) for value in block.rows.take(slice(0, 20))} == {bytes}
+
+
 def test_a_reader_that_stops_early_closes_the_stream():
-    source = MemorySource(archive([(f"{n}.x", b"1" * 5000) for n in range(50)]), "s3://bucket/a.tar", chunk=4000)
-    rows = Tar().rows(source, 0, source.size)
+    source = MemorySource(archive([(f"{n}.x", b"1" * 5000) for n in range(500)]), "s3://bucket/a.tar", chunk=4000)
+    rows = rows_of(Tar().blocks(source, 0, source.size))
     next(rows)
     assert source.open_streams == 1
     rows.close()
@@ -355,5 +422,5 @@ def test_a_pax_size_that_can_not_be_is_an_error_of_the_archive(digits):
     header.type, header.size = tarfile.XHDTYPE, len(record)
     data = header.tobuf() + record + b"\0" * (-len(record) % 512) + archive([("a.txt", b"1")])
     with pytest.raises(CorruptError, match="PAX header is damaged: its size is '9") as caught:
-        list(Tar().rows(MemorySource(data, "s3://bucket/a.tar"), 0, len(data)))
+        list(rows_of(Tar().blocks(MemorySource(data, "s3://bucket/a.tar"), 0, len(data))))
     assert len(str(caught.value)) < 120

@@ -36,5 +36,4 @@ class SimulatedPool:
 class SimulatedLoader(streamio.DataLoader):
     def _new_pool(self, spec: Spec) -> Any:
         workers = range(max(1, self.num_workers))
-        batched = self.batch_size is not None
-        return SimulatedPool([Server(SpecWork(spec), self._collate, batched=batched) for _ in workers])
+        return SimulatedPool([Server(SpecWork(spec), self._serving) for _ in workers])

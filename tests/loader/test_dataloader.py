@@ -456,3 +456,14 @@ def test_a_loaded_window_holds_although_set_epoch_gave_the_place_up(folder: Path
 def test_an_option_of_a_wrong_type_is_told_by_its_name(folder: Path, options: dict[str, Any]) -> None:
     with pytest.raises((TypeError, ValueError), match=next(iter(options))):
         streamio.StreamingDataset(**{"urls": folder, **options})
+
+
+def test_text_files_beside_shards_are_taken_for_notes_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_lines(tmp_path, [5])
+    (tmp_path / "README.txt").write_text("How this was made\n")
+    assert sum(map(len, streamio.DataLoader(streamio.StreamingDataset(tmp_path), 2))) == 5
+    assert "1 text files beside shards of another format are left out" in caplog.text
+    text = streamio.StreamingDataset(tmp_path / "*.txt")
+    assert list(streamio.DataLoader(text)) == [[{"text": "How this was made"}]]

@@ -51,6 +51,22 @@ def test_the_environment_gives_endpoint_region_and_certificates_where_the_option
     assert carry_s3({}, {**env, "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"}).endpoint is None
 
 
+def test_keys_of_the_environment_count_where_botocore_would_take_them_first() -> None:
+    env = {"AWS_ACCESS_KEY_ID": "K", "AWS_SECRET_ACCESS_KEY": "S", "AWS_SESSION_TOKEN": "T"}
+    found = carry_s3({}, env)
+    assert (found.key, found.secret, found.token) == ("K", "S", "T")
+    mine = carry_s3({"key": "K2", "secret": "S2"}, env)
+    assert (mine.key, mine.secret, mine.token) == ("K2", "S2", None)
+    for options, changed in (
+        ({"profile": "mine"}, env),
+        ({"anon": True}, env),
+        ({}, {**env, "AWS_CREDENTIAL_EXPIRATION": "2999-01-01T00:00:00Z"}),
+        ({}, {"AWS_ACCESS_KEY_ID": "K"}),
+    ):
+        left = carry_s3(options, changed)
+        assert (left.key, left.secret, left.token) == (None, None, None)
+
+
 @pytest.mark.parametrize(
     ("options", "name"),
     [

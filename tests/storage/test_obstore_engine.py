@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import random
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pytest
 
-from streamio.errors import AccessError, CredentialsError, ReadError, ShardChangedError
+from streamio.errors import ReadError, ShardChangedError
 from streamio.storage import engine
 from streamio.storage.engine import fits_obstore
 from streamio.storage.reader import Reader, ReadSettings
 from streamio.storage.retry import Retry
 from streamio.storage.shards import Shard
-from tests.servers.faults import Rule, status
 
 DATA = bytes(range(256)) * 100
 FAST = Retry(deadline=5, initial=0.01, maximum=0.05)
@@ -36,6 +35,8 @@ class Stub(ThreadingHTTPServer):
         self.asked: list[tuple[str, dict[str, str]]] = []
         self.etag = '"tag"'
         self.generation = "42"
+        self.data = DATA
+        self.pause = 0.0
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -52,8 +53,9 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(412, b"<Error><Code>PreconditionFailed</Code></Error>", {})
         else:
             start, stop = (int(text) for text in headers["range"].removeprefix("bytes=").split("-"))
-            where = {"Content-Range": f"bytes {start}-{stop}/{len(DATA)}", "ETag": self.server.etag}
-            self.answer(206, DATA[start : stop + 1], {**where, "x-goog-generation": self.server.generation})
+            data = self.server.data
+            where = {"Content-Range": f"bytes {start}-{stop}/{len(data)}", "ETag": self.server.etag}
+            self.answer(206, data[start : stop + 1], {**where, "x-goog-generation": self.server.generation})
 
     def answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
@@ -61,7 +63,14 @@ class Handler(BaseHTTPRequestHandler):
         for name, value in fields.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body)
+        for start in range(0, len(body), 100_000):
+            if start:
+                time.sleep(self.server.pause)
+            try:
+                self.wfile.write(body[start : start + 100_000])
+            except OSError:
+                self.close_connection = True  # whoever asked has left
+                return
 
     def log_message(self, *_: object) -> None:
         pass
@@ -106,117 +115,32 @@ def test_a_bearer_token_of_gcsfs_is_sent(stub: Stub) -> None:
     assert stub.asked[0][1]["authorization"] == "Bearer ya29.mine"
 
 
-@pytest.fixture
-def shard(faulty: Any) -> Shard:
-    return Shard(faulty.put("data.bin", DATA), len(DATA), faulty.etag("data.bin").strip('"'))
+def drip(stub: Stub, deadline: float) -> tuple[Reader, Shard]:
+    """A body of a million bytes, of which a tenth comes every 0.2 seconds; silence is allowed for 0.4."""
+    stub.data, stub.pause = random.Random(3).randbytes(1_000_000), 0.2
+    retry = Retry(deadline=deadline, initial=0.01, maximum=0.02)
+    settings = ReadSettings({"endpoint_url": stub.endpoint}, retry=retry, stall_timeout=0.4, engine="obstore")
+    return Reader(settings), Shard("gs://bucket/data.bin", 1_000_000, "42")
 
 
-def s3(faulty: Any, shard: Shard, **options: Any) -> dict[str, str]:
-    """Read from the server; the headers of the request."""
-    with Reader(ReadSettings(options, retry=FAST)) as reader:
-        assert reader.source(shard).read(0, 10) == DATA[:10]
-    headers: dict[str, str] = faulty.proxy.requests[-1].headers
-    assert headers["if-match"] == f'"{shard.version}"'
-    return headers
+def test_a_body_that_comes_slowly_but_comes_is_not_cut_off(stub: Stub) -> None:
+    reader, shard = drip(stub, deadline=10)
+    with reader:
+        began = time.monotonic()
+        assert reader.source(shard).read(0, shard.size) == stub.data
+        assert time.monotonic() - began > 1.5
+        assert (reader.counters.requests, reader.counters.bytes_read) == (1, shard.size)
 
 
-def test_the_options_keys_are_used_and_never_mixed_with_the_environments(
-    faulty: Any, shard: Shard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "ENVKEY")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "ENVSECRET")
-    monkeypatch.setenv("AWS_SESSION_TOKEN", "ENVTOKEN")
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
-    monkeypatch.setenv("AWS_REGION", "eu-central-1")
-    region = {"region_name": "eu-west-1"}
-    headers = s3(faulty, shard, **{**faulty.storage_options, "client_kwargs": region})
-    assert f"Credential={faulty.storage_options['key']}/" in headers["authorization"]
-    assert "/eu-west-1/s3/" in headers["authorization"]
-    assert "x-amz-security-token" not in headers
-
-
-@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
-def test_the_environment_gives_credentials_and_endpoint(
-    faulty: Any, shard: Shard, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", faulty.storage_options["key"])
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", faulty.storage_options["secret"])
-    monkeypatch.setenv(name, faulty.proxy.endpoint)
-    headers = s3(faulty, shard)
-    assert f"Credential={faulty.storage_options['key']}/" in headers["authorization"]
-
-
-@pytest.mark.parametrize("how", ["option", "environment"])
-def test_a_profile_of_the_config_file_gives_credentials_region_and_endpoint(
-    faulty: Any, shard: Shard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: str
-) -> None:
-    config = tmp_path / "config"
-    config.write_text(
-        f"[profile mine]\naws_access_key_id = {faulty.storage_options['key']}\n"
-        f"aws_secret_access_key = {faulty.storage_options['secret']}\n"
-        f"region = eu-west-2\nendpoint_url = {faulty.proxy.endpoint}\n"
-    )
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
-    if how == "environment":
-        monkeypatch.setenv("AWS_PROFILE", "mine")
-    headers = s3(faulty, shard, **({"profile": "mine"} if how == "option" else {}))
-    assert "/eu-west-2/s3/" in headers["authorization"]
-
-
-def credential_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """Let botocore's config name a program for credentials; the file of its answer, and of its calls."""
-    calls, answer, program, config = (tmp_path / name for name in ("calls", "answer", "program", "config"))
-    program.write_text(f"#!/bin/sh\necho called >> {calls}\ncat {answer}\n")
-    program.chmod(0o755)
-    config.write_text(f"[default]\ncredential_process = {program}\nregion = us-east-1\n")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
-    return answer, calls
-
-
-def write_credentials(answer: Path, key: str, secret: str) -> None:
-    fields = {"Version": 1, "AccessKeyId": key, "SecretAccessKey": secret, "Expiration": "2999-01-01T00:00:00Z"}
-    answer.write_text(json.dumps(fields))
-
-
-def test_credentials_that_a_program_gives_are_cached(
-    faulty: Any, shard: Shard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    answer, calls = credential_process(tmp_path, monkeypatch)
-    write_credentials(answer, faulty.storage_options["key"], faulty.storage_options["secret"])
-    with Reader(ReadSettings({"endpoint_url": faulty.proxy.endpoint}, retry=FAST)) as reader:
-        source = reader.source(shard)
-        for _ in range(20):
-            source.read(0, 10)
-    assert calls.read_text() == "called\n"
-
-
-def test_credentials_that_have_run_out_are_looked_up_anew(
-    faulty: Any, shard: Shard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    answer, calls = credential_process(tmp_path, monkeypatch)
-    write_credentials(answer, faulty.storage_options["key"], faulty.storage_options["secret"])
-    with Reader(ReadSettings({"endpoint_url": faulty.proxy.endpoint}, retry=FAST)) as reader:
-        reader.source(shard).read(0, 10)
-        faulty.proxy.add(Rule(status(400, "ExpiredToken")))
-        assert reader.source(shard).read(10, 20) == DATA[10:20]
-    assert calls.read_text() == "called\ncalled\n"
-
-
-def test_anonymous_requests_are_not_signed(faulty: Any, shard: Shard) -> None:
-    with pytest.raises(AccessError):  # the server knows nobody of that kind
-        s3(faulty, shard, anon=True, endpoint_url=faulty.proxy.endpoint)
-    assert "authorization" not in faulty.proxy.requests[-1].headers
-
-
-def test_the_requester_pays_where_asked_for(faulty: Any, shard: Shard) -> None:
-    headers = s3(faulty, shard, **faulty.storage_options, requester_pays=True)
-    assert headers["x-amz-request-payer"] == "requester"
-
-
-def test_no_credentials_at_all_are_told_with_the_url(faulty: Any, shard: Shard) -> None:
-    with pytest.raises(CredentialsError, match=r"s3://.*/data\.bin: .*Check storage_options"):
-        s3(faulty, shard, endpoint_url=faulty.proxy.endpoint)
-    assert faulty.proxy.requests == []
+def test_a_body_that_takes_longer_than_the_deadline_is_read_on_as_long_as_it_comes(stub: Stub) -> None:
+    reader, shard = drip(stub, deadline=1.2)  # which is the longest that one request may take
+    with reader:
+        began = time.monotonic()
+        assert reader.source(shard).read(0, shard.size) == stub.data
+        assert time.monotonic() - began > 2.4
+        assert [headers["range"] for _, headers in stub.asked[:2]] == ["bytes=0-999999"] * 2
+        assert len(stub.asked) >= 3
+        assert reader.counters.bytes_read == shard.size
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,97 @@
+"""Runs an iterator in a thread of its own, as far ahead of its consumer as a number of bytes goes.
+
+What it yields, and what it weighs, is the iterator's business; order and exceptions come through unchanged.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Ahead(Iterator[T], Generic[T]):
+    """The items of an iterator, made ahead; one item is always let through, however heavy.
+
+    Args:
+        items: Makes the items; used, and closed, in the thread alone.
+        weigh: Bytes that an item counts with.
+        limit: Bytes of items that may wait.
+        name: Name of the thread.
+    """
+
+    def __init__(self, items: Iterator[T], weigh: Callable[[T], int], limit: int, name: str) -> None:
+        self._items = items
+        self._weigh = weigh
+        self._limit = limit
+        self._ready: queue.SimpleQueue[tuple[list[T], int] | BaseException] = queue.SimpleQueue()
+        self._room = threading.Condition()
+        self._waiting = 0
+        self._stopped = False
+        self._end: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def __next__(self) -> T:
+        """The next item; raises what the iterator raised, again and again.
+
+        It waits for as long as the iterator takes, whose own waits have deadlines.
+        """
+        if self._end is not None:
+            raise self._end
+        while True:
+            try:
+                entry = self._ready.get(timeout=1.0)  # in slices, so that Ctrl-C is heard everywhere
+                break
+            except queue.Empty:
+                continue
+        if isinstance(entry, BaseException):
+            self._end = entry
+            raise entry
+        (item,), weight = entry
+        with self._room:
+            self._waiting -= weight
+            self._room.notify()
+        return item
+
+    def stop(self) -> None:
+        """Tell the thread to end, without waiting for it."""
+        with self._room:
+            self._stopped = True
+            self._room.notify()
+
+    def close(self, deadline: float = 2.0) -> None:
+        """End the thread, waiting for `deadline` seconds at most; the items that wait are let go."""
+        self.stop()
+        self._end = self._end or StopIteration()
+        self._thread.join(deadline)
+        while not self._ready.empty():
+            self._ready.get_nowait()
+
+    def _run(self) -> None:
+        try:
+            for item in self._items:
+                weight = self._weigh(item)
+                if not self._admitted(weight):
+                    break
+                self._ready.put(([item], weight))
+                del item  # a waiting thread must not keep what the consumer has let go of
+        except BaseException as error:  # noqa: BLE001 - raised where the items are wanted
+            self._ready.put(error)
+        else:
+            self._ready.put(StopIteration())
+        finally:
+            close = getattr(self._items, "close", None)
+            if close is not None:
+                close()
+
+    def _admitted(self, weight: int) -> bool:
+        """Wait until an item fits; False where nobody wants it any more."""
+        with self._room:
+            while self._waiting and self._waiting + weight > self._limit and not self._stopped:
+                self._room.wait()
+            self._waiting += weight
+            return not self._stopped

@@ -1,0 +1,282 @@
+"""Reads one lane of a streamed plan: blocks are decoded ahead in a thread, here they become windows and are permuted.
+
+Where a window begins and ends follows from the bytes alone, so that a lane can be taken up again at any slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from streamio.errors import TooManyDropsError
+from streamio.formats.base import PAST_THE_END, Bad, Block, CorruptError, StreamedFormat
+from streamio.formats.rows import Records
+from streamio.loader.ahead import Ahead
+from streamio.loader.chunk import Chunk, joined, pick, taken
+from streamio.plan import Cursor, StreamedSplits, permutation
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from streamio.loader.spec import Spec
+    from streamio.plan import StreamedPlan
+    from streamio.storage.reader import Reader
+
+#: Bytes of decoded blocks that wait where nothing is shuffled; where windows are, half of the read-ahead.
+AHEAD_BYTES = 8 << 20
+
+#: Splits that are fetched ahead at most, however small they are.
+MOST_HINTED = 16
+
+#: What a block counts with at least: small ones are not made ahead without end.
+LEAST = 1 << 20
+
+
+@dataclass
+class Piece:
+    """Slots of one split that were decoded together.
+
+    Attributes:
+        chunk: The slots, in file order.
+        turn: The pass.
+        at: Place of the split in the lane.
+        nbytes: About what each slot takes in memory, int64.
+        seek: Where reading can begin with each of them, and with what follows; None where it can't.
+    """
+
+    chunk: Chunk
+    turn: int
+    at: int
+    nbytes: NDArray[np.int64]
+    seek: NDArray[np.int64] | None
+
+    def __len__(self) -> int:
+        return len(self.chunk)
+
+    @property
+    def begin(self) -> Cursor:
+        """Where reading goes on with its first slot."""
+        return self.cursor(0)
+
+    def cursor(self, slot: int) -> Cursor:
+        """Where reading goes on with one of its slots."""
+        byte = -1 if self.seek is None else int(self.seek[slot])
+        return Cursor(self.turn, self.at, int(self.chunk.number[0]) + slot, 0, byte)
+
+    @property
+    def end(self) -> Cursor:
+        """Where reading goes on behind its last slot, whether its split has another or not."""
+        return self.cursor(len(self))
+
+    def cut(self, low: int, high: int) -> Piece:
+        """The slots [low, high)."""
+        seek = None if self.seek is None else self.seek[low : high + 1]
+        return Piece(self.chunk.cut(low, high), self.turn, self.at, self.nbytes[low:high], seek)
+
+
+class LaneWindows:
+    """Slots of one lane in the order of delivery.
+
+    Args:
+        spec: The data set.
+        reader: Where bytes come from.
+        plan: The epoch's plan.
+        row: Row of the lane.
+        column: Its column.
+        cursor: Where to begin.
+    """
+
+    def __init__(self, spec: Spec, reader: Reader, plan: StreamedPlan, row: int, column: int, cursor: Cursor) -> None:
+        self._spec = spec
+        self._plan = plan
+        self._lane = (row, column)
+        #: The pass that the last slots given belong to.
+        self.turn = cursor.turn
+        self._window: Chunk | Piece | None = None
+        self._given = 0  # slots of the window that have been given
+        self._begin = cursor  # where the window begins
+        self._next: Piece | None = None  # what follows the window, as far as it has been looked at
+        self._end = cursor
+        limit = max(AHEAD_BYTES, reader.budget.limit // 2) if plan.shuffle else AHEAD_BYTES
+        reading = _LaneReading(spec, reader, plan, row, column, cursor)
+        self._pieces = Ahead(reading.pieces(), _weight, limit, f"streamio-lane-{row}-{column}")
+        if cursor.offset:
+            self._fill()
+            self._given = cursor.offset
+
+    def take(self, count: int) -> Chunk | None:
+        """The next slots, at least one and `count` at most; None at the end of the lane."""
+        if self._window is None or self._given >= len(self._window):
+            self._fill()
+        window = self._window
+        if window is None:
+            return None
+        low = self._given
+        self._given = min(low + count, len(window))
+        chunk = window.chunk if isinstance(window, Piece) else window
+        return chunk.cut(low, self._given)
+
+    @property
+    def cursor(self) -> Cursor:
+        """Behind the last slot given; behind a window's last slot stands what is read next."""
+        window = self._window
+        if window is None or self._given >= len(window):
+            return self._end
+        if isinstance(window, Piece):
+            return window.cursor(self._given)
+        begin = self._begin
+        return Cursor(begin.turn, begin.split, begin.record, self._given, begin.byte)
+
+    def stop(self) -> None:
+        """Tell the thread to end."""
+        self._pieces.stop()
+
+    def close(self) -> None:
+        """End the read in flight."""
+        self._pieces.close()
+        self._window = self._next = None
+
+    def _fill(self) -> None:
+        """Have the next window."""
+        self._window, self._given = None, 0
+        first = self._peek()
+        if first is None:
+            return
+        self.turn = first.turn
+        if not self._plan.shuffle:
+            self._window, self._next = first, None
+            self._end = first.end
+            return
+        self._begin = first.begin
+        chunk = joined(self._gather())
+        order = permutation(len(chunk), *self._plan.window_key(*self._lane, self._begin))
+        self._window = _permuted(chunk, order)
+
+    def _gather(self) -> list[Chunk]:
+        """The chunks of one window: of one pass, a number of slots, or fewer once they have enough bytes."""
+        chunks: list[Chunk] = []
+        slots, room = self._spec.window, self._spec.window_bytes
+        turn = self._begin.turn
+        while slots > 0 and room > 0 and (piece := self._peek()) is not None and piece.turn == turn:
+            filled = int(np.searchsorted(np.cumsum(piece.nbytes), room)) + 1
+            count = min(len(piece), slots, filled)
+            used = piece.cut(0, count)
+            self._next = piece.cut(count, len(piece)) if count < len(piece) else None
+            self._end = self._next.begin if self._next is not None else used.end
+            chunks.append(used.chunk)
+            slots -= count
+            room -= int(used.nbytes.sum())
+        return chunks
+
+    def _peek(self) -> Piece | None:
+        """What is read next; None at the end of the lane."""
+        if self._next is None:
+            self._next = next(self._pieces, None)
+        return self._next
+
+
+class _LaneReading:
+    """What runs in the thread: opens one split after the other, and numbers what comes out of it."""
+
+    def __init__(self, spec: Spec, reader: Reader, plan: StreamedPlan, row: int, column: int, cursor: Cursor) -> None:
+        assert isinstance(spec.splits, StreamedSplits)
+        assert isinstance(spec.format, StreamedFormat)
+        self._spec = spec
+        self._splits = spec.splits
+        self._format = spec.format
+        self._reader = reader
+        self._plan = plan
+        self._lane = (row, column)
+        self._cursor = cursor
+
+    def pieces(self) -> Iterator[Piece]:
+        """The lane's slots from the cursor on."""
+        cursor = self._cursor
+        turn, at, skip, byte = cursor.turn, cursor.split, cursor.record, cursor.byte
+        while True:
+            order = self._plan.lane(*self._lane, turn).tolist()
+            seen = bool(at or skip)
+            while at < len(order):
+                for piece in self._split(order, turn, at, skip, byte):
+                    seen = True
+                    yield piece
+                at, skip, byte = at + 1, 0, -1
+            if self._spec.end != "cycle" or not order:
+                return
+            if not seen:
+                raise nothing_good(turn)
+            turn, at = turn + 1, 0
+
+    def _split(self, order: list[int], turn: int, at: int, skip: int, byte: int) -> Iterator[Piece]:
+        """The slots of a split behind the first `skip`; `byte` tells where these end, if it can be gone to."""
+        split = order[at]
+        start, stop = int(self._splits.start[split]), int(self._splits.stop[split])
+        source = self._reader.source(self._spec.shards[int(self._splits.shard[split])])
+        sought = skip > 0 and byte >= 0
+        self._reader.counters.add(bytes_needed=stop - (byte if sought else start))
+        number = skip if sought else 0
+        blocks = self._format.blocks(source, start, stop, number, byte if sought else None)
+        try:
+            for block in blocks:
+                self._hint(order[at + 1 : at + 1 + MOST_HINTED])  # not before the split's own first read is answered
+                count = len(block.index)
+                if number + count > skip:
+                    piece = self._piece(block, split, turn, at, number)
+                    yield piece.cut(max(0, skip - number), count)
+                number += count
+        except CorruptError as error:  # one bad slot stands for the rest
+            if number >= skip:
+                bad = Bad("corrupt", f"{error}; the rest of the shard is lost", error.position)
+                one = np.array([-1], np.int64)
+                yield self._piece(Block(Records([None], {0: bad}), one, one + 1), split, turn, at, number)
+        finally:
+            close = getattr(blocks, "close", None)
+            if close is not None:
+                close()
+
+    def _piece(self, block: Block, split: int, turn: int, at: int, number: int) -> Piece:
+        rows, count = block.rows, len(block.index)
+        place = None
+        places: slice | NDArray[np.int64] = slice(0, count)
+        if rows.bad:
+            fine = np.ones(count, bool)
+            fine[list(rows.bad)] = False
+            places = np.flatnonzero(fine)
+            place = np.where(fine, np.cumsum(fine) - 1, -1)
+        values = taken(rows, places, columnar=self._spec.columnar)
+        numbers = np.arange(number, number + count, dtype=np.int64)
+        chunk = Chunk(values, np.full(count, split, np.int64), numbers, block.index, rows.bad, place)
+        return Piece(chunk, turn, at, block.nbytes, block.seek)
+
+    def _hint(self, splits: list[int]) -> None:
+        """Let the reader go on fetching what comes next, as far as its budget goes."""
+        for split in splits:
+            shard = self._spec.shards[int(self._splits.shard[split])]
+            # A cut shard is read from the byte before, which tells whether a line begins at the cut, to a bit further.
+            start = max(0, int(self._splits.start[split]) - 1)
+            if not self._reader.hint(shard, start, min(shard.size, int(self._splits.stop[split]) + PAST_THE_END)):
+                break
+
+
+def nothing_good(turn: int) -> TooManyDropsError:
+    """The error where an endless stream has nothing to give."""
+    return TooManyDropsError(
+        f"Pass {turn} over the data of one lane had not one good record, so an endless stream has nothing to give. "
+        f"`streamio cat` on the shards shows what is wrong with them."
+    )
+
+
+def _weight(piece: Piece) -> int:
+    return max(LEAST, int(piece.nbytes.sum()))
+
+
+def _permuted(chunk: Chunk, order: NDArray[np.int64]) -> Chunk:
+    """The slots in another order."""
+    split, number, index = chunk.split[order], chunk.number[order], chunk.index[order]
+    if chunk.place is None:
+        return Chunk(pick(chunk.values, order), split, number, index, {})
+    bad = {slot: chunk.bad[at] for slot, at in enumerate(order.tolist()) if at in chunk.bad}
+    return Chunk(chunk.values, split, number, index, bad, chunk.place[order])
