@@ -1,0 +1,1 @@
+"""Benchmarks: streamio, its floors and its peers side by side, each case in a fresh process. See README.md."""
