@@ -200,11 +200,9 @@ def dataset(place: Place, kind: str, form: str) -> DataSet:
     Raises:
         FileNotFoundError: It has not been made.
     """
-    import obstore
-
     path = _manifest(kind, form)
     try:
-        return DataSet.from_json(json.loads(bytes(obstore.get(place.store(), path).bytes())))
+        return DataSet.from_json(json.loads(place.files().cat_file(place.url(path))))
     except FileNotFoundError:
         raise FileNotFoundError(
             f"{place.url(path)} is not there: make the data with `python -m benchmarks data` first"
@@ -222,23 +220,19 @@ def _make_own(place: Place, kind: str, scale: float, formats: list[str]) -> None
 
 
 def _put(place: Place, kind: str, form: str, name: str, data: bytes) -> tuple[str, int]:
-    import obstore
-
     key = f"{kind}/{form}/{name}"
-    obstore.put(place.store(), key, data, use_multipart=False)
+    place.files().pipe_file(place.url(key), data)
     return key, len(data)
 
 
 def _finish(place: Place, kind: str, form: str, scale: float, keys: list[tuple[str, int]]) -> None:
     """Note a set that is whole: what is not noted is made again."""
-    import obstore
-
     records = max(SHARDS, round(ROWS[kind] * scale))
     size = _payload_of_all(kind, scale)
     if sum(length for _, length in keys) < size // 8:
         raise RuntimeError(f"{kind} as {form} came out far too small: its writer failed without saying so")
     made = DataSet(kind, form, f"{kind}/{form}/", tuple(keys), records, records * (records - 1) // 2, size)
-    obstore.put(place.store(), _manifest(kind, form), json.dumps(asdict(made)).encode())
+    place.files().pipe_file(place.url(_manifest(kind, form)), json.dumps(asdict(made)).encode())
 
 
 @functools.lru_cache

@@ -84,6 +84,12 @@ class Place:
         """`s3://BUCKET/KEY`."""
         return f"s3://{self.bucket}/{key}"
 
+    def files(self) -> Any:
+        """An fsspec filesystem of the server: what makes the data is clean of the client that is measured."""
+        import fsspec
+
+        return fsspec.filesystem("s3", **self.storage_options)
+
     def store(self) -> Any:
         """An obstore store of the bucket."""
         from obstore.store import S3Store

@@ -12,12 +12,15 @@ import concurrent.futures.thread  # its own exit hook must be registered before 
 import contextlib
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 NAME = "streamio-io"
+LINGER = 0.2
+"""Seconds that the interpreter's end is kept away from a client's last answer."""
 
 
 class Closable(Protocol):
@@ -112,6 +115,7 @@ async def _end_tasks() -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
+_answered = -LINGER
 _current: IoLoop | None = None
 _lock = threading.Lock()
 
@@ -135,9 +139,19 @@ def _close_users() -> None:
         _current.close_users()
 
 
+def linger() -> None:
+    """Note that a client has just answered: its own threads may still be on their way out of Python.
+
+    One that wants the interpreter's lock while the interpreter is being taken apart ends the process with an abort.
+    """
+    global _answered
+    _answered = time.monotonic()
+
+
 def _at_exit() -> None:
     if _current is not None:
         _current.shut_down()
+    time.sleep(max(0.0, _answered + LINGER - time.monotonic()))
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from streamio.storage.carry import GsOptions, S3Options, carry, client_options
 from streamio.storage.engine import split_url
 from streamio.storage.faults import ChangedError, ShortAnswerError, scrub, shown
 from streamio.storage.guard import mark_obstore_used, refuse_after_fork
-from streamio.storage.loop import in_thread
+from streamio.storage.loop import in_thread, linger
 from streamio.storage.parts import Buffer
 from streamio.storage.settings import ReadSettings
 from streamio.storage.shards import Shard
@@ -47,19 +48,29 @@ class ObstoreEngine:
     async def get(self, shard: Shard, start: int, stop: int, *, whole: bool) -> AsyncGenerator[Buffer, None]:
         """One conditional range request; see `Engine`."""
         refuse_after_fork(shard.url)
-        import obstore
-
         bucket, key = split_url(shard.url)
         store = await self._store(bucket)
         options: dict[str, Any] = {"range": (start, stop), **self._condition(shard)}
         mark_obstore_used()
+        try:
+            async with aclosing(self._answer(store, key, shard, options, whole=whole)) as answer:
+                async for chunk in answer:
+                    yield chunk
+        finally:
+            linger()
+
+    async def _answer(
+        self, store: Any, key: str, shard: Shard, options: dict[str, Any], *, whole: bool
+    ) -> AsyncGenerator[Buffer, None]:
+        import obstore
+
         try:
             result = await obstore.get_async(store, key, options=options)  # type: ignore[arg-type]
         except ValueError as error:  # what it can't make a request of
             if isinstance(error, StreamioError):
                 raise
             raise ReadError(f"{shown(shard.url)}: obstore can't read it: {scrub(str(error))}") from None
-        self._check(shard, result.meta, result.range, (start, stop))
+        self._check(shard, result.meta, result.range, options["range"])
         if not whole:
             async for chunk in result.stream(min_chunk_size=CHUNK):
                 yield chunk

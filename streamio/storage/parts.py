@@ -97,8 +97,7 @@ def blocks(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def joined(chunks: Iterable[Buffer], nbytes: int) -> Buffer:
     """Chunks of `nbytes` bytes in all as one buffer; numpy copies without holding other threads up."""
-    # Pages of its own, which go back to the system at once: malloc would keep them for its thread.
-    whole = np.frombuffer(mmap.mmap(-1, nbytes), np.uint8) if nbytes else np.empty(0, np.uint8)
+    whole = np.frombuffer(_memory(nbytes), np.uint8)
     at = 0
     for chunk in chunks:
         whole[at : at + len(chunk)] = np.frombuffer(chunk, np.uint8)
@@ -106,6 +105,19 @@ def joined(chunks: Iterable[Buffer], nbytes: int) -> Buffer:
         del chunk  # before the next one is waited for
     whole.flags.writeable = False
     return whole.data
+
+
+def _memory(nbytes: int) -> mmap.mmap | bytes:
+    """Memory that goes back to the system when it is let go, in huge pages where there are any.
+
+    malloc would keep it for its thread, and small pages cost ten times what is copied into them.
+    """
+    if not nbytes:
+        return b""
+    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 def cut(found: dict[int, Buffer], ranges: Sequence[tuple[int, int]]) -> list[Buffer]:

@@ -4,7 +4,6 @@ import io
 import json
 import tarfile
 
-import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -38,8 +37,8 @@ def test_all_formats_of_a_text_shard_hold_the_same_records() -> None:
 
 def test_the_bucket_holds_what_was_noted(place: Place) -> None:
     found = data.dataset(place, "text", "parquet")
-    stored = {meta["path"]: meta["size"] for page in obstore.list(place.store(), found.prefix) for meta in page}
-    assert dict(found.keys) == stored
+    stored = place.files().find(place.url(found.prefix), detail=True).values()
+    assert dict(found.keys) == {info["name"].partition("/")[2]: info["size"] for info in stored}
     rows = [row for number in range(data.SHARDS) for row in data.part("text", SCALE, number).rows()]
     assert (found.records, found.id_sum) == (len(rows), sum(row["id"] for row in rows))
     assert found.payload_bytes == sum(len(row["text"]) + len(row["lang"]) + 16 for row in rows)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -176,3 +178,18 @@ def test_a_key_that_obstore_refuses_is_an_error_with_the_url(s3: Any, monkeypatc
         pytest.raises(ReadError, match=f"{s3.url}/a//x.jsonl: obstore can't read it"),
     ):
         reader.source(Shard(f"{s3.url}/a//x.jsonl", 5, None)).read(0, 5)
+
+
+def test_a_process_that_ends_right_after_its_last_read_ends_in_order(s3: Any) -> None:
+    url = s3.put("data.bin", bytes(300_000))
+    program = f"""
+from streamio.storage.reader import Reader, ReadSettings
+from streamio.storage.shards import Shard
+with Reader(ReadSettings(storage_options={s3.storage_options!r})) as reader:
+    assert len(b"".join(reader.source(Shard({url!r}, 300_000)).stream())) == 300_000
+"""
+    for _ in range(5):  # four at once, as a loaded machine shows it best
+        started = [subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE) for _ in range(4)]
+        for process in started:
+            _, errors = process.communicate(timeout=60)
+            assert process.returncode == 0, errors
