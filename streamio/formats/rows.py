@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _BLOCK = 256  # rows that are gathered into a block
+_LARGE = 4096  # bytes of a row that cost more to copy than a Python call for each of its values
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,14 @@ class ArrowRows:
 
     def take(self, places: Places) -> list[Record]:
         """Records at these places, as `to_pylist` makes them."""
-        return to_records(self.arrow(places) if not self._broken else self._nulled(places))
+        if self._broken:
+            return to_records(self._nulled(places))
+        if isinstance(places, slice) or self._batch.nbytes < _LARGE * len(self):
+            return to_records(self.arrow(places))
+        # Large values are copied once, into Python's objects, and not into other columns before.
+        names, wanted = self._batch.schema.names, places.tolist()
+        columns = [[column[place].as_py() for place in wanted] for column in self._batch.columns]
+        return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
     def arrow(self, places: Places) -> pa.RecordBatch:
         """The columns at these places; of a slice without a copy."""

@@ -5,6 +5,7 @@ A request names an iteration and tokens: numbers of global batches (indexed) or 
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from streamio.storage.reader import Reader
 
 
-#: Threads of one process that decode splits; more than the decoder can use only hold memory.
-DECODE_THREADS = 4
+#: Threads of one process that decode splits; more than the machine or the decoder can use only hold memory.
+DECODE_THREADS = max(1, min(4, os.cpu_count() or 1))
 
 
 class Maker(Protocol):

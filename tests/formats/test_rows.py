@@ -164,3 +164,16 @@ def test_a_moment_in_a_zone_comes_with_it():
     )
     assert record["t"] == moment
     assert record["t"].utcoffset() == datetime.timedelta(hours=2)
+
+
+def test_large_rows_are_taken_one_by_one_with_the_same_values() -> None:
+    batch = pa.record_batch(
+        {
+            "data": [bytes([i]) * 9000 for i in range(20)],
+            "word": pa.array(["a", "b"] * 10).dictionary_encode(),
+            "list": [[i, None] for i in range(20)],
+            "hole": [None if i % 3 else i for i in range(20)],
+        }
+    )
+    places = np.array([5, 0, 19, 5])
+    assert ArrowRows(batch).take(places) == [batch.slice(place, 1).to_pylist()[0] for place in places.tolist()]
