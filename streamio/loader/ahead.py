@@ -21,11 +21,20 @@ class Ahead(Iterator[T], Generic[T]):
         weigh: Bytes that an item counts with.
         limit: Bytes of items that may wait.
         name: Name of the thread.
+        meanwhile: Applied to an item that has to wait for room, as there is time for it then.
     """
 
-    def __init__(self, items: Iterator[T], weigh: Callable[[T], int], limit: int, name: str) -> None:
+    def __init__(
+        self,
+        items: Iterator[T],
+        weigh: Callable[[T], int],
+        limit: int,
+        name: str,
+        meanwhile: Callable[[T], T] | None = None,
+    ) -> None:
         self._items = items
         self._weigh = weigh
+        self._meanwhile = meanwhile
         self._limit = limit
         self._ready: queue.SimpleQueue[tuple[list[T], int] | BaseException] = queue.SimpleQueue()
         self._room = threading.Condition()
@@ -75,6 +84,8 @@ class Ahead(Iterator[T], Generic[T]):
         try:
             for item in self._items:
                 weight = self._weigh(item)
+                if self._meanwhile is not None and not self._fits(weight):
+                    item = self._meanwhile(item)
                 if not self._admitted(weight):
                     break
                 self._ready.put(([item], weight))
@@ -91,7 +102,10 @@ class Ahead(Iterator[T], Generic[T]):
     def _admitted(self, weight: int) -> bool:
         """Wait until an item fits; False where nobody wants it any more."""
         with self._room:
-            while self._waiting and self._waiting + weight > self._limit and not self._stopped:
+            while not self._fits(weight) and not self._stopped:
                 self._room.wait()
             self._waiting += weight
             return not self._stopped
+
+    def _fits(self, weight: int) -> bool:
+        return not self._waiting or self._waiting + weight <= self._limit

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 #: Records in a list (after a map: anything), or columns.
 Values: TypeAlias = "list[Any] | pa.RecordBatch"
+
+
+_AT_ONCE = 256
 
 
 @dataclass(slots=True)
@@ -175,6 +178,15 @@ def gathered(
     if whole:  # in the order of delivery at once: slices of it are then without a copy
         return Chunk(pick(values, place), split, number, index, {})
     return Chunk(values, split, number, index, bad, place, left_out)
+
+
+def with_records(chunk: Chunk) -> Chunk:
+    """The same slots with records in place of columns, made some at a time, so that other threads get their turns."""
+    if isinstance(chunk.values, list):
+        return chunk
+    batch = chunk.values
+    values = [record for low in range(0, len(batch), _AT_ONCE) for record in to_records(batch.slice(low, _AT_ONCE))]
+    return replace(chunk, values=values)
 
 
 def taken(rows: Rows, places: Places, *, columnar: bool) -> Values:

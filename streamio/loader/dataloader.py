@@ -337,7 +337,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         loaded = self._unchecked
         window = loaded.window if loaded is not None else None
         spec = dataset.spec(batch, max(1, self.num_workers), drop_last=self.drop_last, window=window)
-        spec = replace(spec, columnar=self._columnar(spec))
+        records = spec.map is not None or (self._serving.output == "records" and not self.num_workers)
+        spec = replace(spec, columnar=self._columnar(spec), records=records)
         if spec.indexed and not spec.steps(0):
             slots = spec.indexed_plan(0).slots
             raise TopologyError(

@@ -209,7 +209,8 @@ class IndexedMaker:
         reader = self._lanes.get((row, column))
         if reader is None:
             lane = self._plan.lane(row, column)
-            reader = LaneReader(self._plan, lane, self._loader, columnar=self._spec.columnar)
+            spec = self._spec
+            reader = LaneReader(self._plan, lane, self._loader, columnar=spec.columnar, records=spec.records)
             self._lanes[row, column] = reader
         return reader.read(low, high)
 

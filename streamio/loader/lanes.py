@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streamio.loader.ahead import Ahead
-from streamio.loader.chunk import Chunk, gathered, joined
+from streamio.loader.chunk import Chunk, gathered, joined, with_records
 from streamio.loader.splits import Coming, Pieces, Split, SplitLoader
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ BLOCK = 8192
 BLOCK_BYTES = 4 << 20
 
 #: Bytes of such blocks that are made ahead, at about.
-AHEAD_BYTES = 8 << 20
+AHEAD_BYTES = 16 << 20
 
 #: What a record takes beside its values.
 RECORD_BYTES = 512
@@ -123,9 +123,13 @@ class LaneReader:
         lane: The lane.
         loader: Where splits come from.
         columnar: Whether slots are wanted as columns, where the format has them.
+        records: Whether they become records in this process: that is done ahead as well where there is time.
     """
 
-    def __init__(self, plan: IndexedPlan, lane: Lane, loader: SplitLoader, *, columnar: bool) -> None:
+    def __init__(
+        self, plan: IndexedPlan, lane: Lane, loader: SplitLoader, *, columnar: bool, records: bool = False
+    ) -> None:
+        self._meanwhile = with_records if records else None
         self._plan = plan
         self._lane = lane
         self._loader = loader
@@ -139,7 +143,7 @@ class LaneReader:
         if self._chunks is None or low != self._next:
             self.close()
             name = f"streamio-lane-{self._lane.row}-{self._lane.column}"
-            self._chunks = Ahead(self._from(low), self._weigh, AHEAD_BYTES, name)
+            self._chunks = Ahead(self._from(low), self._weigh, AHEAD_BYTES, name, self._meanwhile)
         self._next = high
         parts: list[Chunk] = []
         wanted = high - low
@@ -188,4 +192,5 @@ class LaneReader:
             holder.close()
 
     def _weigh(self, chunk: Chunk) -> int:
-        return int(len(chunk) * (self._loader.mean + RECORD_BYTES))
+        beside = RECORD_BYTES if isinstance(chunk.values, list) else 0
+        return int(len(chunk) * (self._loader.mean + beside))

@@ -43,7 +43,8 @@ class Spec:
         on_drop: What becomes of a dropped record's slot.
         map: The user's function on records.
         provenance: Whether records carry `__shard__` and `__index__`.
-        columnar: Whether columns are delivered as such where the format has them.
+        columnar: Whether columns are kept as such where the format has them.
+        records: Whether they become records in the process that makes batches.
         partitions: What URLs tell of their records.
         filters: What the user filters by, as text.
     """
@@ -64,6 +65,7 @@ class Spec:
     map: Callable[..., Any] | None
     provenance: bool
     columnar: bool = False
+    records: bool = False
     partitions: Partitions | None = None
     filters: str | None = None
 

@@ -75,3 +75,12 @@ def test_closing_ends_the_thread_and_closes_the_iterator_in_it() -> None:
     assert closed_in == ["test-ahead-closing"]
     assert "test-ahead-closing" not in [thread.name for thread in threading.enumerate()]
     assert list(ahead) == []
+
+
+def test_what_has_to_wait_is_made_ready_meanwhile_and_what_does_not_is_not() -> None:
+    made: list[int] = []
+    ahead = Ahead(counted(made, 1000), lambda _: 10, 50, "test-ahead", lambda number: -number)
+    assert settled(made) == 6
+    assert [next(ahead) for _ in range(5)] == [0, 1, 2, 3, 4]
+    assert next(ahead) == -5
+    ahead.close()
