@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamio.errors import StatusError
 from streamio.loader.spec import Start
-from streamio.plan import Cursor
+from streamio.plan import Cursor, Place
 
 if TYPE_CHECKING:
     from streamio.loader.spec import Spec
@@ -126,13 +126,15 @@ def plan_inputs(spec: Spec) -> dict[str, Any]:
 
 def lanes_to_json(start: Start) -> dict[str, Any]:
     """Where the lanes of one rank stand."""
-    cursors = [list(astuple(c)) if isinstance(c, Cursor) else c for c in start.cursors]
+    cursors = [[c.offset, *(list(astuple(place)) for place in c.places)] for c in start.cursors]
     return {"cursors": cursors, "ended": sorted(start.ended), "next": start.column}
 
 
 def lanes_from_json(start: Start, lanes: dict[str, Any]) -> Start:
     """The place with the lanes that `lanes_to_json` gave."""
-    cursors = tuple(Cursor(*map(int, c)) if isinstance(c, list) else c for c in lanes["cursors"])
+    cursors = tuple(
+        Cursor(tuple(Place(*map(int, place)) for place in places), int(offset)) for offset, *places in lanes["cursors"]
+    )
     return replace(start, cursors=cursors, ended=frozenset(map(int, lanes["ended"])), column=int(lanes["next"]))
 
 

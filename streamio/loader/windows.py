@@ -16,7 +16,7 @@ from streamio.formats.base import PAST_THE_END, Bad, Block, CorruptError, Stream
 from streamio.formats.rows import Records
 from streamio.loader.ahead import Ahead
 from streamio.loader.chunk import Chunk, joined, pick, taken
-from streamio.plan import Cursor, StreamedSplits, permutation
+from streamio.plan import Cursor, Place, StreamedSplits, permutation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,20 +56,10 @@ class Piece:
     def __len__(self) -> int:
         return len(self.chunk)
 
-    @property
-    def begin(self) -> Cursor:
-        """Where reading goes on with its first slot."""
-        return self.cursor(0)
-
-    def cursor(self, slot: int) -> Cursor:
-        """Where reading goes on with one of its slots."""
+    def place(self, slot: int) -> Place:
+        """Where reading goes on with one of its slots; `len(self)` is behind them, whether there is another or not."""
         byte = -1 if self.seek is None else int(self.seek[slot])
-        return Cursor(self.turn, self.at, int(self.chunk.number[0]) + slot, 0, byte)
-
-    @property
-    def end(self) -> Cursor:
-        """Where reading goes on behind its last slot, whether its split has another or not."""
-        return self.cursor(len(self))
+        return Place(self.turn, self.at, int(self.chunk.number[0]) + slot, byte)
 
     def cut(self, low: int, high: int) -> Piece:
         """The slots [low, high)."""
@@ -93,22 +83,27 @@ class LaneWindows:
         self._spec = spec
         self._plan = plan
         self._lane = (row, column)
+        streams = plan.streams(row, column)
+        self._places = cursor.places or (Place(),) * streams  # where the window begins
+        limit = max(2 * LEAST, reader.budget.limit // 2 // streams) if plan.shuffle else AHEAD_BYTES
+        self._streams = [
+            _Stream(_Reading(spec, reader, plan, self._lane, number, place), place, limit)
+            for number, place in enumerate(self._places)
+        ]
         #: The pass that the last slots given belong to.
-        self.turn = cursor.turn
+        self.turn = min(place.turn for place in self._places)
         self._window: Chunk | Piece | None = None
         self._given = 0  # slots of the window that have been given
-        self._begin = cursor  # where the window begins
-        self._next: Piece | None = None  # what follows the window, as far as it has been looked at
-        self._end = cursor
-        limit = max(AHEAD_BYTES, reader.budget.limit // 2) if plan.shuffle else AHEAD_BYTES
-        reading = _LaneReading(spec, reader, plan, row, column, cursor)
-        self._pieces = Ahead(reading.pieces(), _weight, limit, f"streamio-lane-{row}-{column}")
         if cursor.offset:
             self._fill()
             self._given = cursor.offset
 
     def take(self, count: int) -> Chunk | None:
-        """The next slots, at least one and `count` at most; None at the end of the lane."""
+        """The next slots, at least one and `count` at most; None at the end of the lane.
+
+        Raises:
+            TooManyDropsError: The stream is endless, and a pass of it had no slot.
+        """
         if self._window is None or self._given >= len(self._window):
             self._fill()
         window = self._window
@@ -124,64 +119,92 @@ class LaneWindows:
         """Behind the last slot given; behind a window's last slot stands what is read next."""
         window = self._window
         if window is None or self._given >= len(window):
-            return self._end
+            return Cursor(tuple(stream.place for stream in self._streams))
         if isinstance(window, Piece):
-            return window.cursor(self._given)
-        begin = self._begin
-        return Cursor(begin.turn, begin.split, begin.record, self._given, begin.byte)
+            return Cursor((window.place(self._given),))
+        return Cursor(self._places, self._given)
 
     def stop(self) -> None:
-        """Tell the thread to end."""
-        self._pieces.stop()
+        """Tell the threads to end."""
+        for stream in self._streams:
+            stream.pieces.stop()
 
     def close(self) -> None:
-        """End the read in flight."""
-        self._pieces.close()
-        self._window = self._next = None
+        """End the reads in flight."""
+        for stream in self._streams:
+            stream.pieces.close()
+        self._window = None
+        self._streams.clear()
 
     def _fill(self) -> None:
         """Have the next window."""
         self._window, self._given = None, 0
-        first = self._peek()
-        if first is None:
+        following = [piece for stream in self._streams if (piece := stream.peek()) is not None]
+        if not following:
+            if self._spec.end == "cycle" and len(self._plan.lane(*self._lane)):
+                raise nothing_good(self.turn)
             return
-        self.turn = first.turn
+        self.turn = min(piece.turn for piece in following)
         if not self._plan.shuffle:
-            self._window, self._next = first, None
-            self._end = first.end
+            (stream,) = self._streams
+            self._window = stream.take(len(following[0]))
             return
-        self._begin = first.begin
-        chunk = joined(self._gather())
-        order = permutation(len(chunk), *self._plan.window_key(*self._lane, self._begin))
+        self._places = tuple(stream.place for stream in self._streams)
+        chunk = joined([part for stream in self._streams for part in self._share(stream)])
+        order = permutation(len(chunk), *self._plan.window_key(*self._lane, self._places))
         self._window = _permuted(chunk, order)
 
-    def _gather(self) -> list[Chunk]:
-        """The chunks of one window: of one pass, a number of slots, or fewer once they have enough bytes."""
+    def _share(self, stream: _Stream) -> list[Chunk]:
+        """A stream's share of one window: of one pass, a number of slots, or fewer once they have enough bytes."""
         chunks: list[Chunk] = []
-        slots, room = self._spec.window, self._spec.window_bytes
-        turn = self._begin.turn
-        while slots > 0 and room > 0 and (piece := self._peek()) is not None and piece.turn == turn:
+        slots, room = -(-self._spec.window // len(self._streams)), self._spec.window_bytes // len(self._streams)
+        while slots > 0 and room > 0 and (piece := stream.peek()) is not None and piece.turn == self.turn:
             filled = int(np.searchsorted(np.cumsum(piece.nbytes), room)) + 1
-            count = min(len(piece), slots, filled)
-            used = piece.cut(0, count)
-            self._next = piece.cut(count, len(piece)) if count < len(piece) else None
-            self._end = self._next.begin if self._next is not None else used.end
+            used = stream.take(min(len(piece), slots, filled))
             chunks.append(used.chunk)
-            slots -= count
+            slots -= len(used)
             room -= int(used.nbytes.sum())
         return chunks
 
-    def _peek(self) -> Piece | None:
-        """What is read next; None at the end of the lane."""
+
+class _Stream:
+    """The pieces of one stream of a lane, which can be taken in part.
+
+    Args:
+        reading: What makes them.
+        place: Where it begins.
+        limit: Bytes of them that are made ahead.
+    """
+
+    def __init__(self, reading: _Reading, place: Place, limit: int) -> None:
+        self.pieces = Ahead(reading.pieces(), _weight, limit, reading.name)
+        #: Where reading goes on behind what was taken.
+        self.place = place
+        self._next: Piece | None = None
+
+    def peek(self) -> Piece | None:
+        """What is read next; None at the end of the stream."""
         if self._next is None:
-            self._next = next(self._pieces, None)
+            self._next = next(self.pieces, None)
+            if self._next is not None:
+                self.place = self._next.place(0)
         return self._next
 
+    def take(self, count: int) -> Piece:
+        """The first slots of what is read next."""
+        piece = self._next
+        assert piece is not None
+        self.place = piece.place(count)
+        self._next = piece.cut(count, len(piece)) if count < len(piece) else None
+        return piece.cut(0, count)
 
-class _LaneReading:
-    """What runs in the thread: opens one split after the other, and numbers what comes out of it."""
 
-    def __init__(self, spec: Spec, reader: Reader, plan: StreamedPlan, row: int, column: int, cursor: Cursor) -> None:
+class _Reading:
+    """What runs in a stream's thread: opens one split after the other, and numbers what comes out of it."""
+
+    def __init__(
+        self, spec: Spec, reader: Reader, plan: StreamedPlan, lane: tuple[int, int], number: int, place: Place
+    ) -> None:
         assert isinstance(spec.splits, StreamedSplits)
         assert isinstance(spec.format, StreamedFormat)
         self._spec = spec
@@ -189,25 +212,24 @@ class _LaneReading:
         self._format = spec.format
         self._reader = reader
         self._plan = plan
-        self._lane = (row, column)
-        self._cursor = cursor
+        self._stream = (*lane, number)
+        self._place = place
+        self.name = f"streamio-lane-{lane[0]}-{lane[1]}-{number}"
 
     def pieces(self) -> Iterator[Piece]:
-        """The lane's slots from the cursor on."""
-        cursor = self._cursor
-        turn, at, skip, byte = cursor.turn, cursor.split, cursor.record, cursor.byte
+        """The stream's slots from its place on; an endless one ends where a pass of it had none."""
+        place = self._place
+        turn, at, skip, byte = place.turn, place.split, place.record, place.byte
         while True:
-            order = self._plan.lane(*self._lane, turn).tolist()
+            order = self._plan.stream(*self._stream, turn).tolist()
             seen = bool(at or skip)
             while at < len(order):
                 for piece in self._split(order, turn, at, skip, byte):
                     seen = True
                     yield piece
                 at, skip, byte = at + 1, 0, -1
-            if self._spec.end != "cycle" or not order:
+            if self._spec.end != "cycle" or not seen:
                 return
-            if not seen:
-                raise nothing_good(turn)
             turn, at = turn + 1, 0
 
     def _split(self, order: list[int], turn: int, at: int, skip: int, byte: int) -> Iterator[Piece]:

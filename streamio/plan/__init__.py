@@ -3,7 +3,7 @@
 from streamio.plan.grid import Grid
 from streamio.plan.indexed import IndexedPlan, IndexedSplits, Lane
 from streamio.plan.random import generator, permutation
-from streamio.plan.streamed import START, Cursor, StreamedPlan, StreamedSplits
+from streamio.plan.streamed import START, Cursor, Place, StreamedPlan, StreamedSplits
 
 __all__ = [
     "START",
@@ -12,6 +12,7 @@ __all__ = [
     "IndexedPlan",
     "IndexedSplits",
     "Lane",
+    "Place",
     "StreamedPlan",
     "StreamedSplits",
     "generator",

@@ -1,7 +1,7 @@
 """The plan where record counts are not known: whole splits are dealt to one lane per worker, in shuffled order.
 
-A lane is read from its first split to its last; how far it has come is a cursor, which is all that a status
-holds of it.
+A lane is read from its first split to its last, several side by side where it is shuffled; how far it has come is
+a cursor, which is all that a status holds of it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import numpy as np
 from streamio.plan.random import permutation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
 #: Bytes of a split of uncompressed lines, at about. Fixed: splits, and so the order, must not depend on the machine.
 SPLIT_BYTES = 4 << 20
+
+#: Splits that a shuffled lane reads side by side. Fixed, as it decides the order.
+STREAMS = 8
 
 
 @dataclass(frozen=True)
@@ -59,22 +62,33 @@ class StreamedSplits:
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
-    """How far a lane has come.
+class Place:
+    """Where reading one stream of a lane goes on.
 
     Attributes:
         turn: Number of the pass (`end="cycle"`), 0 for the first.
-        split: Place in the lane of the split that its current window begins in.
-        record: Slot of that split that the window begins with.
-        offset: Slots of the window that have been delivered.
-        byte: Byte of the shard from which reading can go on with that record; -1 where it can't, or need not.
+        split: Place of the split in the stream.
+        record: Slots of that split that lie before.
+        byte: Byte of the shard from which reading can go on with the next one; -1 where it can't, or need not.
     """
 
     turn: int = 0
     split: int = 0
     record: int = 0
-    offset: int = 0
     byte: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far a lane has come.
+
+    Attributes:
+        places: Where its current window begins in each of its streams; empty for the beginning of all.
+        offset: Slots of the window that have been delivered.
+    """
+
+    places: tuple[Place, ...] = ()
+    offset: int = 0
 
 
 #: Where every lane begins.
@@ -116,10 +130,19 @@ class StreamedPlan:
             return order[number % self.splits :][:1]
         return order[number :: self.rows * self.columns]
 
+    def streams(self, row: int, column: int) -> int:
+        """How many streams a lane is read in at the same time, so that a shuffled window holds records of each."""
+        return max(1, min(STREAMS, len(self.lane(row, column)))) if self.shuffle else 1
+
+    def stream(self, row: int, column: int, number: int, turn: int = 0) -> NDArray[np.int64]:
+        """The splits of one of a lane's streams in the order of reading, int64."""
+        return self.lane(row, column, turn)[number :: self.streams(row, column)]
+
     def shared(self, row: int, column: int) -> bool:
         """Whether a lane only repeats what another delivers."""
         return self.share and column * self.rows + row >= self.splits
 
-    def window_key(self, row: int, column: int, cursor: Cursor) -> tuple[int | str, ...]:
-        """What the permutation of the window that begins at this cursor is keyed by."""
-        return ("window", self.seed, self.epoch, cursor.turn, row, column, cursor.split, cursor.record)
+    def window_key(self, row: int, column: int, places: Sequence[Place]) -> tuple[int | str, ...]:
+        """What the permutation of the window that begins at these places is keyed by."""
+        begins = (number for place in places for number in (place.turn, place.split, place.record))
+        return ("window", self.seed, self.epoch, row, column, *begins)

@@ -467,3 +467,10 @@ def test_text_files_beside_shards_are_taken_for_notes_and_told(
     assert "1 text files beside shards of another format are left out" in caplog.text
     text = streamio.StreamingDataset(tmp_path / "*.txt")
     assert list(streamio.DataLoader(text)) == [[{"text": "How this was made"}]]
+
+
+def test_a_shuffled_window_of_a_streamed_lane_holds_records_of_several_shards(tmp_path: Path) -> None:
+    write_lines(tmp_path, [50] * 16)
+    dataset = streamio.StreamingDataset(tmp_path, shuffle=True, window=64)
+    first = next(iter(streamio.DataLoader(dataset, 64)))
+    assert len({record["id"] // 50 for record in first}) == 8

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamio.plan import StreamedPlan, StreamedSplits
-from streamio.plan.streamed import SPLIT_BYTES
+from streamio.plan.streamed import SPLIT_BYTES, STREAMS
 
 
 @given(st.integers(0, 60), st.integers(1, 6), st.integers(1, 5), st.booleans(), st.integers(0, 3))
@@ -62,3 +62,16 @@ def test_a_shuffled_dealing_is_the_same_for_good() -> None:
 
 
 GOLDEN = [[3, 0, 2], [8, 7], [9, 1, 6], [4, 5]]
+
+
+@given(st.integers(0, 40), st.integers(1, 3), st.integers(1, 3), st.booleans(), st.integers(0, 2))
+def test_the_streams_of_a_lane_share_its_splits(splits: int, rows: int, columns: int, shuffle: bool, turn: int) -> None:
+    plan = StreamedPlan(splits, rows, columns, seed=3, shuffle=shuffle)
+    for row in range(rows):
+        for column in range(columns):
+            lane = plan.lane(row, column, turn).tolist()
+            streams = [plan.stream(row, column, n, turn).tolist() for n in range(plan.streams(row, column))]
+            assert sorted(split for stream in streams for split in stream) == sorted(lane)
+            assert len(streams) == (max(1, min(STREAMS, len(lane))) if shuffle else 1)
+            assert max(map(len, streams)) - min(map(len, streams)) <= 1
+            assert shuffle or streams == [lane]
