@@ -110,7 +110,7 @@ class Counts:
     Attributes:
         records: Records of each split; 0 is allowed.
         nbytes: Bytes that the wanted columns of each split take decoded, at about.
-        wire: Bytes that have to be read for each split.
+        wire: Bytes that the wanted columns of each split take up in the shard; a little more may be read.
         kept: Whether each split may hold a record that matches `filters=`; () where all do.
     """
 

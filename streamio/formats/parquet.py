@@ -59,7 +59,7 @@ class Parquet:
         nbytes, wire = [], []
         for split in range(len(footer.records)):
             nbytes.append(decoded_bytes(footer, split))
-            wire.append(sum(stop - start for start, stop in joined(column_chunks(source, footer, split))))
+            wire.append(sum(stop - start for start, stop in column_chunks(source, footer, split)))
         return Counts(footer.records, tuple(nbytes), tuple(wire), footer.kept)
 
     def names(self, source: Source) -> list[str]:

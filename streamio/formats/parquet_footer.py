@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _TAIL = 1 << 16  # bytes read in the hope that they hold the whole footer
 _NEAR = 1 << 19  # a gap that costs less to read than another request does
-_WASTE = 1 << 16  # bytes of gaps that are read of a row group at most, or a twentieth of what is wanted
+_WASTE = 1 << 12  # bytes of gaps that are read of a row group at most, or a twentieth of what is wanted
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}  # bytes of a decoded value
 _MOST = 1 << 48  # a guess is never beyond this, whatever a damaged footer says
 

@@ -77,7 +77,9 @@ class Spec:
     def record_bytes(self) -> float:
         """Decoded bytes of a record, at about; 0 where that is not known."""
         splits = self.splits
-        return float(splits.nbytes.sum() / splits.records.sum()) if isinstance(splits, IndexedSplits) else 0.0
+        if not isinstance(splits, IndexedSplits) or not len(splits):
+            return 0.0
+        return float(splits.nbytes.sum() / splits.records.sum())
 
     @property
     def indexed(self) -> bool:

@@ -68,7 +68,7 @@ class SplitLoader:
         self.splits = spec.splits
         self.budget = reader.budget
         self.bad: dict[int, Bad] = {}
-        self.mean = max(1.0, float(spec.splits.nbytes.sum() / spec.splits.records.sum()))
+        self.mean = max(1.0, spec.record_bytes)
         self._shards = spec.shards
         self._format = spec.format
         self._reader = reader

@@ -21,7 +21,7 @@ Buffer: TypeAlias = "bytes | memoryview"
 
 SHORT = 64 << 10
 """Buffers below this many bytes are given as `bytes`: copying these costs nothing."""
-GAP = 64 << 10
+GAP = 4 << 10
 """Ranges of one call that lie no further apart are read by one request."""
 
 

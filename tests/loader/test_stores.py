@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import subprocess
 import sys
@@ -10,6 +11,9 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -182,3 +186,25 @@ def test_an_iterator_without_a_loader_goes_on_from_its_state(tmp_path: Path, kin
         resumed.load_state_dict(state)
         assert [record["id"] for record in resumed] == full[stop:]
         assert [record["id"] for record in resumed] == full  # a state is used once
+
+
+@pytest.mark.parametrize(("workers", "shuffle"), [(2, False), (2, True), (1, True)])
+def test_little_more_is_read_than_the_slots_take_up(s3: Any, workers: int, shuffle: bool) -> None:
+    random = np.random.default_rng(0)
+    for number in range(4):
+        rows = 200
+        wanted = [random.bytes(3000) for _ in range(rows)]
+        unwanted = [random.bytes(3000) for _ in range(rows)]
+        table = pa.table({"id": range(number * rows, (number + 1) * rows), "unwanted": unwanted, "wanted": wanted})
+        sink = io.BytesIO()
+        pq.write_table(table, sink, row_group_size=20)
+        s3.put(f"many/{number}.parquet", sink.getvalue())
+    dataset = streamio.StreamingDataset(
+        f"{s3.url}/many", columns=["id", "wanted"], shuffle=shuffle, storage_options=s3.storage_options
+    )
+    loader = streamio.DataLoader(dataset, 8, num_workers=workers)
+    assert sorted(record["id"] for batch in loader for record in batch) == list(range(800))
+    stats = loader.stats()
+    assert stats.bytes_needed >= 800 * 3000  # what the wanted columns take up
+    footers = 4 * (64 << 10) * (1 + workers)  # once to count; workers that are not forked read them again
+    assert stats.bytes_read - footers < 1.1 * stats.bytes_needed
