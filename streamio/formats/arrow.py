@@ -114,13 +114,14 @@ class Arrow:
 
     def _layout(self, source: Source, *, heads: bool) -> Layout:
         """Where the batches lie, and what their heads say if that is wanted."""
-        layout = self._layouts.get(source)
-        if layout is None or (heads and not layout.messages and layout.batches):
-            layout = layout or read_layout(source)
-            if heads:
-                layout = replace(layout, messages=tuple(layout.heads(source, range(len(layout.batches)))))
-            self._layouts.put(source, layout, layout.weight)
-        return layout
+        with self._layouts.making(source):
+            layout = self._layouts.get(source)
+            if layout is None or (heads and not layout.messages and layout.batches):
+                layout = layout or read_layout(source)
+                if heads:
+                    layout = replace(layout, messages=tuple(layout.heads(source, range(len(layout.batches)))))
+                self._layouts.put(source, layout, layout.weight)
+            return layout
 
     def _dictionary_batches(self, source: Source, layout: Layout, split: int) -> list[Buffer]:
         """The messages of the dictionaries of a batch; they are kept, as other batches mostly have the same."""

@@ -6,6 +6,8 @@ It is a cache for one process: it forgets what was least used, and pickles as an
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Lock
 from typing import Generic, TypeVar
 
@@ -29,6 +31,7 @@ class Kept(Generic[T]):
         self._lock = Lock()
         self._values: OrderedDict[tuple[str, int], tuple[T, int]] = OrderedDict()
         self._bytes = 0
+        self._making: dict[tuple[str, int], Lock] = {}
 
     def __len__(self) -> int:
         return len(self._values)
@@ -41,6 +44,19 @@ class Kept(Generic[T]):
                 return None
             self._values.move_to_end(key)
             return self._values[key][0]
+
+    @contextmanager
+    def making(self, source: Source) -> Iterator[None]:
+        """Hold up others who are about to make the value of the same shard: they find it made."""
+        key = (source.url, source.size)
+        with self._lock:
+            lock = self._making.setdefault(key, Lock())
+        try:
+            with lock:
+                yield
+        finally:
+            with self._lock:
+                self._making.pop(key, None)
 
     def put(self, source: Source, value: T, weight: int) -> None:
         """Keep the value of a shard, which takes about `weight` bytes."""

@@ -153,10 +153,14 @@ class Parquet:
 
     def _footer(self, source: Source) -> Footer:
         footer = self._footers.get(source)
-        if footer is None:
-            footer = read_footer(source, self.columns, self.filters)
-            self._footers.put(source, footer, footer.weight)
-        return footer
+        if footer is not None:
+            return footer
+        with self._footers.making(source):
+            footer = self._footers.get(source)
+            if footer is None:
+                footer = read_footer(source, self.columns, self.filters)
+                self._footers.put(source, footer, footer.weight)
+            return footer
 
 
 def _cut(reader: pq.ParquetFile, split: int, rows: int, columns: list[str] | None) -> Iterator[pa.RecordBatch]:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import threading
+import time
+
+import pytest
 
 from streamio.formats.kept import Kept
 from tests.formats.memory_source import MemorySource
@@ -35,3 +39,31 @@ def test_it_pickles_as_an_empty_one():
     kept = Kept(100)
     kept.put(MemorySource(b"", "s3://bucket/a"), "x", 1)
     assert len(pickle.loads(pickle.dumps(kept))) == 0
+
+
+def test_a_value_that_many_threads_want_is_made_once() -> None:
+    kept: Kept[str] = Kept()
+    source = MemorySource(b"x", "s3://bucket/a")
+    made = []
+
+    def work() -> None:
+        with kept.making(source):
+            if kept.get(source) is None:
+                time.sleep(0.01)
+                made.append(1)
+                kept.put(source, "made", 1)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made == [1]
+
+
+def test_a_value_that_could_not_be_made_is_made_by_the_next() -> None:
+    kept: Kept[str] = Kept()
+    source = MemorySource(b"x", "s3://bucket/a")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no"), kept.making(source):
+            raise ValueError("no")
