@@ -60,7 +60,8 @@ def chosen(options: argparse.Namespace) -> Plan:
     else:
         module = importlib.import_module(f"benchmarks.special.{options.command}")
         plan = module.plan(options.home / "state")
-    picked = [case for case in plan.cases if fnmatch.fnmatchcase(case.name, options.only)]
+    patterns = options.only.split(",")
+    picked = [case for case in plan.cases if any(fnmatch.fnmatchcase(case.name, pattern) for pattern in patterns)]
     sets = {(case.kind, case.format) for case in picked}
     return Plan(picked, [case for case in plan.before if (case.kind, case.format) in sets])
 
@@ -87,7 +88,9 @@ def parser() -> argparse.ArgumentParser:
     measured = argparse.ArgumentParser(add_help=False, parents=[common])
     measured.add_argument("--profile", choices=("loopback", "cloud"), default="loopback")
     measured.add_argument("--repeats", type=int, default=5)
-    measured.add_argument("--only", default="*", metavar="PATTERN", help="cases named like this, as 'text/parquet/*'")
+    measured.add_argument(
+        "--only", default="*", metavar="PATTERN", help="cases named like one of these, as 'text/parquet/*,images/*'"
+    )
     measured.add_argument("--out", type=Path, help="results; default: HOME/COMMAND-PROFILE.json, tables beside it")
     measured.add_argument("--list", action="store_true", help="only name the cases")
     commands.add_parser("run", parents=[measured], help="the main table: floors, streamio, peers")

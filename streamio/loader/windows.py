@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from streamio.plan import StreamedPlan
     from streamio.storage.reader import Reader
 
-#: Bytes of decoded blocks that wait where nothing is shuffled; where windows are, half of the read-ahead.
+#: Bytes of decoded blocks that wait where nothing is shuffled; where windows are, a quarter of the read-ahead.
 AHEAD_BYTES = 8 << 20
 
 #: Splits that are fetched ahead at most, however small they are.
@@ -85,7 +85,7 @@ class LaneWindows:
         self._lane = (row, column)
         streams = plan.streams(row, column)
         self._places = cursor.places or (Place(),) * streams  # where the window begins
-        limit = max(2 * LEAST, reader.budget.limit // 2 // streams) if plan.shuffle else AHEAD_BYTES
+        limit = max(2 * LEAST, reader.budget.limit // 4 // streams) if plan.shuffle else AHEAD_BYTES
         self._streams = [
             _Stream(_Reading(spec, reader, plan, self._lane, number, place), place, limit)
             for number, place in enumerate(self._places)
