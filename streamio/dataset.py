@@ -312,8 +312,7 @@ class StreamingDataset(DistributedIterableDataset):
         splits = settled.splits
         if not isinstance(splits, IndexedSplits):
             return STREAMED_WINDOW
-        mean = max(1.0, float(splits.nbytes.sum()) / float(splits.records.sum()))
-        return max(1, int(self.shuffle_bytes / mean))
+        return max(1, int(self.shuffle_bytes / max(1.0, splits.record_bytes)))
 
     def _check_memory(self, settled: Settled, window: int, workers: int) -> None:
         """Refuse windows that this machine can't hold; a window is stored, so it may come from a larger one."""
@@ -322,7 +321,7 @@ class StreamingDataset(DistributedIterableDataset):
             return
         slots = int(splits.records.sum())
         lanes = settled.topology.world_size * workers
-        need = workers * int(min(window, -(-slots // lanes)) * float(splits.nbytes.sum()) / slots)
+        need = workers * int(min(window, -(-slots // lanes)) * splits.record_bytes)
         have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if need > have:
             raise ValueError(

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streamio.errors import FormatError
 from streamio.formats.arrow_layout import Layout, head_of, read_layout
 from streamio.formats.arrow_messages import Block, Message
 from streamio.formats.base import Buffer, CorruptError, Counts, Source
+from streamio.formats.columns import check_columns
 from streamio.formats.kept import Kept
 from streamio.formats.parquet_footer import first_line, joined
 from streamio.formats.rows import ArrowRows, LeftOut
 from streamio.formats.sparsefile import SparseFile
-from streamio.storage.faults import shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -159,14 +158,7 @@ def _wanted(
     there, kinds = schema.names, schema.types
     if filters is not None:
         columns = filters.columns(source.url, schema, columns)
-    for name in there if columns is None else columns:
-        if name not in there:
-            raise FormatError(f"{shown(source.url)} has no column {name!r}; it has {', '.join(map(repr, there))}")
-        if there.count(name) > 1:
-            raise FormatError(
-                f"{shown(source.url)} has several columns of the name {name!r}, and a record can hold but one:"
-                " name the columns that you want by columns="
-            )
+    check_columns(source.url, there if columns is None else columns, there)
     if columns is None:
         return _Wanted(None)
     fields = [number for number, name in enumerate(there) if name in columns]

@@ -14,6 +14,7 @@ from typing import Protocol, cast
 from streamio.formats.base import Buffer, CorruptError, Source
 from streamio.formats.bytestream import ByteStream
 from streamio.formats.names import Codec, codec_of
+from streamio.iterators import ended
 
 PIECE = 1 << 20
 """About the largest piece that is yielded, in bytes."""
@@ -41,17 +42,12 @@ def uncompressed(source: Source, start: int = 0) -> Generator[Buffer, None, None
         CorruptError: See `decompressed`.
     """
     codec = codec_of(source.url)
-    stream = source.stream(start)
-    try:
+    with ended(source.stream(start)) as stream:
         if codec is None:
             yield from stream
         else:
             with closing(decompressed(stream, codec)) as pieces:
                 yield from pieces
-    finally:
-        close = getattr(stream, "close", None)
-        if close is not None:
-            close()
 
 
 def decompressed(chunks: Iterable[Buffer], codec: Codec) -> Generator[bytes, None, None]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamio.errors import FormatError
 from streamio.formats.base import Bad, Block, CorruptError, Source
+from streamio.formats.columns import check_columns
 from streamio.formats.compression import uncompressed
 from streamio.formats.csv_rows import Run, marked
 from streamio.formats.names import basename, with_codecs
@@ -179,14 +180,7 @@ class Csv:
 
     def _check(self, url: str, names: list[str]) -> None:
         """Refuse columns that are not there, or there twice."""
-        for name in (*(names if self.columns is None else self.columns), *self.types):
-            if name not in names:
-                raise FormatError(f"{shown(url)} has no column {name!r}; it has {', '.join(map(repr, names))}")
-            if names.count(name) > 1:
-                raise FormatError(
-                    f"{shown(url)} has several columns of the name {name!r}, and a record can hold but one:"
-                    " name the columns that you want by columns="
-                )
+        check_columns(url, (*(names if self.columns is None else self.columns), *self.types), names)
 
     def _kinds(self, url: str, names: list[str]) -> dict[str, pa.DataType]:
         """The types of the columns that do not stay text."""

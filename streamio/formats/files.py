@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from streamio.formats.base import Block, Row, Source
 from streamio.formats.names import path_of
 from streamio.formats.rows import block_of
+from streamio.iterators import ended
 
 _SUFFIXES: tuple[str, ...] = ()
 _ROW_OVERHEAD = 256  # bytes that the record takes beside those of the file
@@ -43,11 +44,6 @@ class Files:
             first: Not needed here.
             begin: Not needed here: no block tells of a place to go on from.
         """
-        chunks = source.stream()
-        try:
+        with ended(source.stream()) as chunks:
             data = b"".join(chunks)
-        finally:
-            close = getattr(chunks, "close", None)
-            if close is not None:
-                close()
         yield block_of([Row(0, len(data) + _ROW_OVERHEAD, {"path": path_of(source.url), "bytes": data})])

@@ -17,6 +17,7 @@ import numpy as np
 from streamio.formats.base import PAST_THE_END, Buffer, CorruptError, Source
 from streamio.formats.compression import uncompressed
 from streamio.formats.names import codec_of
+from streamio.iterators import ended
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -156,13 +157,8 @@ def _plain(source: Source, start: int, stop: int) -> Generator[Buffer, None, Non
     """The bytes from `start` on: a stream to a little past `stop`, then ever larger reads as asked for."""
     size = source.size
     position = min(size, stop + PAST_THE_END)
-    stream = source.stream(start, position)
-    try:
+    with ended(source.stream(start, position)) as stream:
         yield from stream
-    finally:
-        close = getattr(stream, "close", None)
-        if close is not None:
-            close()
     step = PAST_THE_END
     while position < size:
         end = min(size, position + step)

@@ -11,10 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from streamio.errors import FormatError
 from streamio.formats.base import Buffer, CorruptError, Source
+from streamio.formats.columns import missing_column, repeated_column
 from streamio.formats.sparsefile import SparseFile
-from streamio.storage.faults import shown
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -210,10 +209,7 @@ def _leaves(metadata: pq.FileMetaData, names: list[str], columns: tuple[str, ...
     wanted = set(names if columns is None else columns)
     twice = [name for name, count in Counter(names).items() if count > 1 and name in wanted]
     if twice:
-        raise FormatError(
-            f"{shown(url)} has several columns of the name {twice[0]!r}, and a record can hold but one:"
-            " name the columns that you want by columns="
-        )
+        raise repeated_column(url, twice[0])
     if columns is None:
         return tuple(range(metadata.num_columns))
     found: set[str] = set()
@@ -227,5 +223,5 @@ def _leaves(metadata: pq.FileMetaData, names: list[str], columns: tuple[str, ...
             leaves.append(number)
     missing = [column for column in columns if column not in found]
     if missing:
-        raise FormatError(f"{shown(url)} has no column {missing[0]!r}; it has {', '.join(map(repr, names))}")
+        raise missing_column(url, missing[0], names)
     return tuple(leaves)

@@ -118,7 +118,7 @@ class ArrowRows:
         """The columns at these places; of a slice without a copy."""
         if isinstance(places, slice):
             return self._batch.slice(places.start, places.stop - places.start)
-        return self._batch.take(_indices(places))
+        return self._batch.take(indices(places))
 
     def _nulled(self, places: Places) -> pa.RecordBatch:
         """The columns with empty rows where they have no Python object."""
@@ -183,7 +183,8 @@ def picked(values: list[Any], places: Places) -> list[Any]:
     return list(itemgetter(*wanted)(values))
 
 
-def _indices(places: Any) -> Any:
+def indices(places: Any) -> pa.Array:
+    """Places as Arrow takes them."""
     import pyarrow as pa
 
     return pa.array(places, pa.int64())

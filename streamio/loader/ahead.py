@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
+from streamio.iterators import end
+
 T = TypeVar("T")
 
 
@@ -95,9 +97,7 @@ class Ahead(Iterator[T], Generic[T]):
         else:
             self._ready.put(StopIteration())
         finally:
-            close = getattr(self._items, "close", None)
-            if close is not None:
-                close()
+            end(self._items)
 
     def _admitted(self, weight: int) -> bool:
         """Wait until an item fits; False where nobody wants it any more."""

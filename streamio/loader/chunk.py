@@ -15,7 +15,7 @@ import numpy as np
 
 from streamio.errors import FormatError
 from streamio.formats.base import Bad, Columns, Places, Rows
-from streamio.formats.rows import picked, to_records
+from streamio.formats.rows import indices, picked, to_records
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -169,7 +169,7 @@ def gathered(
     whole = bool(fine.all())
     if order is None and whole:
         return Chunk(values, split, number, index, {})
-    place = np.arange(len(split), dtype=np.int64) if whole else np.where(fine, np.cumsum(fine) - 1, -1)
+    place = numbered(fine)
     if order is not None:
         unsorted = np.empty_like(place)
         unsorted[order] = place
@@ -178,6 +178,11 @@ def gathered(
     if whole:  # in the order of delivery at once: slices of it are then without a copy
         return Chunk(pick(values, place), split, number, index, {})
     return Chunk(values, split, number, index, bad, place, left_out)
+
+
+def numbered(fine: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """For each slot its place among the good ones, -1 where it is none of them."""
+    return np.where(fine, np.cumsum(fine) - 1, -1)
 
 
 def with_records(chunk: Chunk) -> Chunk:
@@ -203,7 +208,7 @@ def pick(values: Values, places: NDArray[np.int64]) -> Values:
     """The values at these places."""
     if isinstance(values, list):
         return picked(values, places)
-    return values.take(_indices(places))
+    return values.take(indices(places))
 
 
 def join(parts: Sequence[Values]) -> Values:
@@ -236,9 +241,3 @@ def _join_batches(batches: Sequence[Any]) -> pa.RecordBatch:
     if not table.num_columns:
         return batches[0].slice(0, 0)
     return table.combine_chunks().to_batches()[0]
-
-
-def _indices(places: Any) -> Any:
-    import pyarrow as pa
-
-    return pa.array(places, pa.int64())

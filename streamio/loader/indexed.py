@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import cycle, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from streamio.errors import TooManyDropsError
 from streamio.formats.base import Bad
-from streamio.loader.chunk import Chunk, Values, join
+from streamio.loader.chunk import Chunk, Values, join, pick
 from streamio.loader.finish import Finisher
 from streamio.loader.lanes import BLOCK, BLOCK_BYTES, Holder, LaneReader
 from streamio.loader.spec import Made, Start
@@ -130,7 +130,7 @@ class IndexedMaker:
         places += [(place, False) for place in own]
         places += [(place, True) for place in lost]
         if not isinstance(good, list):
-            return good.take(_array([place for place, _ in places]))
+            return pick(good, np.array([place for place, _ in places], np.int64))
         # Copies, so that what a training loop changes in one place does not change in another.
         return [
             dict(good[place]) if again and isinstance(good[place], dict) else good[place] for place, again in places
@@ -232,9 +232,3 @@ class IndexedMaker:
         if self._probe is not None:
             self._probe.close()
             self._probe = self._last_order = None
-
-
-def _array(places: list[int]) -> Any:
-    import pyarrow as pa
-
-    return pa.array(places, pa.int64())

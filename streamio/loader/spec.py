@@ -76,10 +76,7 @@ class Spec:
     @property
     def record_bytes(self) -> float:
         """Decoded bytes of a record, at about; 0 where that is not known."""
-        splits = self.splits
-        if not isinstance(splits, IndexedSplits) or not len(splits):
-            return 0.0
-        return float(splits.nbytes.sum() / splits.records.sum())
+        return self.splits.record_bytes if isinstance(self.splits, IndexedSplits) else 0.0
 
     @property
     def indexed(self) -> bool:

@@ -23,6 +23,7 @@ from streamio.formats.base import (
     Rows,
 )
 from streamio.formats.rows import LeftOut
+from streamio.iterators import end
 from streamio.loader.chunk import join, pick, taken
 from streamio.loader.threads import wait
 from streamio.plan import IndexedSplits
@@ -236,9 +237,7 @@ class Pieces:
 
     def close(self) -> None:
         """End the read in flight."""
-        close = getattr(self._pieces, "close", None)
-        if close is not None:
-            close()
+        end(self._pieces)
         self._held.clear()
 
     def _next(self) -> None:

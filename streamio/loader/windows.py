@@ -14,8 +14,9 @@ import numpy as np
 from streamio.errors import TooManyDropsError
 from streamio.formats.base import PAST_THE_END, Bad, Block, CorruptError, StreamedFormat
 from streamio.formats.rows import Records
+from streamio.iterators import end
 from streamio.loader.ahead import Ahead
-from streamio.loader.chunk import Chunk, joined, pick, taken
+from streamio.loader.chunk import Chunk, joined, numbered, pick, taken
 from streamio.plan import Cursor, Place, StreamedSplits, permutation
 
 if TYPE_CHECKING:
@@ -255,9 +256,7 @@ class _Reading:
                 one = np.array([-1], np.int64)
                 yield self._piece(Block(Records([None], {0: bad}), one, one + 1), split, turn, at, number)
         finally:
-            close = getattr(blocks, "close", None)
-            if close is not None:
-                close()
+            end(blocks)
 
     def _piece(self, block: Block, split: int, turn: int, at: int, number: int) -> Piece:
         rows, count = block.rows, len(block.index)
@@ -267,7 +266,7 @@ class _Reading:
             fine = np.ones(count, bool)
             fine[list(rows.bad)] = False
             places = np.flatnonzero(fine)
-            place = np.where(fine, np.cumsum(fine) - 1, -1)
+            place = numbered(fine)
         values = taken(rows, places, columnar=self._spec.columnar)
         numbers = np.arange(number, number + count, dtype=np.int64)
         chunk = Chunk(values, np.full(count, split, np.int64), numbers, block.index, rows.bad, place)

@@ -42,6 +42,11 @@ class IndexedSplits:
     def __len__(self) -> int:
         return len(self.records)
 
+    @cached_property
+    def record_bytes(self) -> float:
+        """Decoded bytes of a record, at about; 0 where there is none."""
+        return float(self.nbytes.sum()) / float(self.records.sum()) if len(self) else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Lane:
