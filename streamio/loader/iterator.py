@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -106,8 +107,8 @@ class LoaderIterator(Iterator[Any]):
             self._pool = None
             self._release(failed)
 
-    def __del__(self) -> None:
-        if getattr(self, "_pool", None) is not None:
+    def __del__(self, _ends: Callable[[], bool] = sys.is_finalizing) -> None:
+        if getattr(self, "_pool", None) is not None and not _ends():  # pools end themselves with the interpreter
             self.close()
 
     @property

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamio.loader.indexed import IndexedMaker
+from streamio.loader.memory import keep_freed_memory
 from streamio.loader.output import Output, to_batch
 from streamio.loader.spec import Made, Spec, Start
 from streamio.loader.streamed import StreamedMaker
@@ -98,6 +99,7 @@ class SpecWork:
         if self._reader is None:
             from streamio.storage.reader import Reader
 
+            keep_freed_memory()
             self._reader = Reader(self.spec.read)
         if not self.spec.indexed:
             return StreamedMaker(self.spec, self._reader, start, map_threads)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from streamio.loader.spec import Spec
     from streamio.plan import StreamedPlan
     from streamio.storage.reader import Reader
+    from streamio.storage.shards import Shard
 
 #: Bytes of decoded blocks that wait where nothing is shuffled; where windows are, a quarter of the read-ahead.
 AHEAD_BYTES = 8 << 20
@@ -242,9 +243,12 @@ class _Reading:
         self._reader.counters.add(bytes_needed=stop - (byte if sought else start))
         number = skip if sought else 0
         blocks = self._format.blocks(source, start, stop, number, byte if sought else None)
+        following: list[tuple[Shard, int, int]] | None = None
         try:
             for block in blocks:
-                self._hint(order[at + 1 : at + 1 + MOST_HINTED])  # not before the split's own first read is answered
+                if following is None:  # not before the split's own first read is answered
+                    following = self._ranges(order[at + 1 : at + 1 + MOST_HINTED])
+                self._hint(following)
                 count = len(block.index)
                 if number + count > skip:
                     piece = self._piece(block, split, turn, at, number)
@@ -272,13 +276,20 @@ class _Reading:
         chunk = Chunk(values, np.full(count, split, np.int64), numbers, block.index, rows.bad, place)
         return Piece(chunk, turn, at, block.nbytes, block.seek)
 
-    def _hint(self, splits: list[int]) -> None:
-        """Let the reader go on fetching what comes next, as far as its budget goes."""
+    def _ranges(self, splits: list[int]) -> list[tuple[Shard, int, int]]:
+        """What reading these splits begins with: shards and ranges."""
+        ranges = []
         for split in splits:
             shard = self._spec.shards[int(self._splits.shard[split])]
             # A cut shard is read from the byte before, which tells whether a line begins at the cut, to a bit further.
-            start = max(0, int(self._splits.start[split]) - 1)
-            if not self._reader.hint(shard, start, min(shard.size, int(self._splits.stop[split]) + PAST_THE_END)):
+            start, stop = max(0, int(self._splits.start[split]) - 1), int(self._splits.stop[split]) + PAST_THE_END
+            ranges.append((shard, start, min(shard.size, stop)))
+        return ranges
+
+    def _hint(self, ranges: list[tuple[Shard, int, int]]) -> None:
+        """Let the reader go on fetching what comes next, as far as its budget goes."""
+        for shard, start, stop in ranges:
+            if not self._reader.hint(shard, start, stop):
                 break
 
 

@@ -6,7 +6,6 @@ Nothing here reads or waits.
 from __future__ import annotations
 
 import concurrent.futures
-import mmap
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -97,7 +96,9 @@ def blocks(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def joined(chunks: Iterable[Buffer], nbytes: int) -> Buffer:
     """Chunks of `nbytes` bytes in all as one buffer; numpy copies without holding other threads up."""
-    whole = np.frombuffer(_memory(nbytes), np.uint8)
+    import pyarrow as pa
+
+    whole = np.frombuffer(pa.allocate_buffer(nbytes), np.uint8)  # malloc would keep it for its thread
     at = 0
     for chunk in chunks:
         whole[at : at + len(chunk)] = np.frombuffer(chunk, np.uint8)
@@ -105,19 +106,6 @@ def joined(chunks: Iterable[Buffer], nbytes: int) -> Buffer:
         del chunk  # before the next one is waited for
     whole.flags.writeable = False
     return whole.data
-
-
-def _memory(nbytes: int) -> mmap.mmap | bytes:
-    """Memory that goes back to the system when it is let go, in huge pages where there are any.
-
-    malloc would keep it for its thread, and small pages cost ten times what is copied into them.
-    """
-    if not nbytes:
-        return b""
-    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
 
 
 def cut(found: dict[int, Buffer], ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
