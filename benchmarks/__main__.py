@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks import cases, data, environment, plots, report, runner, server
 from benchmarks.special import Plan
 
-SPECIAL = ("loop", "resume", "memory", "startup", "shuffle", "cpu")
+SPECIAL = ("loop", "resume", "memory", "startup", "shuffle", "cpu", "index")
 DOCUMENT = server.ROOT / "docs" / "performance.md"
 FIGURES = server.ROOT / "docs" / "figures"
 

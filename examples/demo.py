@@ -32,8 +32,8 @@ sys.path.insert(0, str(HERE.parent / "localstack"))  # no package: LocalStack's 
 
 import serve  # noqa: E402
 
-RANKS, WORKERS, BATCH = 2, 2, 32
-GLOBAL_BATCH = RANKS * BATCH
+LAYOUT = (2, 2)  # ranks, and workers of each
+GLOBAL_BATCH = 64
 GRACE = 10.0  # seconds for the processes of a training that has ended to be gone
 
 console = Console(highlight=False)
@@ -44,32 +44,42 @@ class DemoError(Exception):
 
 
 class Training:
-    """The same command, started as often as needed, and all processes that come of it."""
+    """The same command, started as often as needed, by as many ranks as there are then, and all processes of it."""
 
     def __init__(self, arguments: argparse.Namespace, server: Any, scratch: Path) -> None:
         bucket = server.make_bucket(f"demo-{uuid.uuid4().hex[:8]}")
         self.data, self.run, self.logs = f"{bucket}/data", f"{bucket}/run", scratch / "logs"
-        self.command = [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}",
-            str(HERE / "train.py"), self.data, f"--checkpoints={self.run}", f"--id-log={self.logs}",
-            f"--batch-size={BATCH}", f"--workers={WORKERS}",
+        self.layouts = arguments.layouts
+        self.options = [
+            f"--checkpoints={self.run}", f"--id-log={self.logs}", f"--global-batch-size={arguments.global_batch}",
             f"--epochs={arguments.epochs}", f"--save-every={arguments.save_every}",
         ]  # fmt: skip
-        if arguments.data != "parquet":
-            self.command.append("--end=exact")  # these formats do not tell how many records they hold
+        if arguments.lanes:
+            self.options += ["--lanes", *map(str, arguments.lanes)]
+        if arguments.data != "parquet" or (len(set(self.layouts)) > 1 and not arguments.lanes):
+            self.options.append("--end=exact")  # counts are not known, or what is left may be no whole batches
         own = {"OMP_NUM_THREADS": "1", "TMPDIR": str(scratch), MARK: uuid.uuid4().hex}
         self.environment = {**os.environ, **own}
         self.mark = own[MARK]
         self.deadline = arguments.timeout
-        self.lives_before = [0] * RANKS  # what each rank had logged when the life at hand began
+        self.lives_before: list[int] = []  # what each rank had logged when the life at hand began
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def command(self, life: int) -> list[str]:
+        """What starts a life; there are layouts for the first ones, and the last of them holds on."""
+        ranks, workers = self.layouts[min(life, len(self.layouts) - 1)]
+        return [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}",
+            str(HERE / "train.py"), self.data, f"--workers={workers}", *self.options,
+        ]  # fmt: skip
+
+    def start(self, life: int) -> subprocess.Popen[bytes]:
         self.lives_before = [len(lives) for lives in self.ranks()]
-        return subprocess.Popen(self.command, env=self.environment, stdin=subprocess.DEVNULL)
+        return subprocess.Popen(self.command(life), env=self.environment, stdin=subprocess.DEVNULL)
 
     def ranks(self) -> list[list[evidence.Life]]:
         """What the ranks have logged so far."""
-        return [evidence.read(self.logs / f"rank{rank}.jsonl") for rank in range(RANKS)]
+        most = max(ranks for ranks, _ in self.layouts)
+        return [evidence.read(self.logs / f"rank{rank}.jsonl") for rank in range(most)]
 
     def this_life(self) -> list[evidence.Life]:
         """The life at hand, of the ranks that came so far as to log it."""
@@ -125,7 +135,7 @@ def kill_times(arguments: argparse.Namespace) -> list[tuple[float, int | None]]:
 
     Either spread over the run, each half-way between two checkpoints; or at random, start-up included.
     """
-    steps, every = arguments.records * arguments.epochs // GLOBAL_BATCH, arguments.save_every
+    steps, every = arguments.records * arguments.epochs // arguments.global_batch, arguments.save_every
     if arguments.random is None:
         parts = [steps * (kill + 1) // (arguments.kills + 1) for kill in range(arguments.kills)]
         return [(0.0, max(part // every, 1) * every + every // 2) for part in parts]
@@ -147,18 +157,18 @@ def demonstrate(arguments: argparse.Namespace) -> bool:
         make_data.write(training.data, arguments.data, arguments.records)
         console.print(
             f"{arguments.server} answers at {server.endpoint}; {training.data} holds {arguments.records:,} records "
-            f"as {arguments.data} in {make_data.SHARDS} shards.\n[dim]{shlex.join(training.command)}[/dim]",
+            f"as {arguments.data} in {make_data.SHARDS} shards.\n[dim]{shlex.join(training.command(0))}[/dim]",
             soft_wrap=True,
         )
-        table = Table("life", "from step", "to step (by rank)", "newest status", "ended by")
+        table = Table("life", "layout", "from step", "to step (by rank)", "newest status", "ended by")
         try:
             for life, (moment, step) in enumerate(kill_times(arguments)):
-                process = training.start()
+                process = training.start(life)
                 training.wait_for(process, moment, step)
                 killed = training.kill(process)
                 console.print(f"[bold red]SIGKILL[/] to all {killed} processes of the training; the same again.")
                 add_row(table, training, life, f"SIGKILL to {killed}")
-            training.finish(training.start())
+            training.finish(training.start(arguments.kills))
             add_row(table, training, arguments.kills, "itself")
         finally:
             kill_all(training.mark)
@@ -173,7 +183,8 @@ def add_row(table: Table, training: Training, life: int, ended: str) -> None:
     resumed = str(max(life.resumed_at for life in lives)) if lives else "-"
     made = " / ".join(str(life.last) for life in lives) if lives else "-"
     newest = max(training.statuses(), default=None)
-    table.add_row(str(life + 1), resumed, made, "none" if newest is None else str(newest), ended)
+    layout = "{} x {}".format(*training.layouts[min(life, len(training.layouts) - 1)])
+    table.add_row(str(life + 1), layout, resumed, made, "none" if newest is None else str(newest), ended)
 
 
 def tell(verdict: evidence.Verdict, arguments: argparse.Namespace) -> bool:
@@ -181,14 +192,14 @@ def tell(verdict: evidence.Verdict, arguments: argparse.Namespace) -> bool:
     epochs = "one epoch" if arguments.epochs == 1 else f"each of {arguments.epochs} epochs"
     kills = "one kill" if arguments.kills == 1 else f"{arguments.kills} kills"
     console.print(
-        f"Judged by the logs of the {RANKS} ranks over {kills}: {verdict.dead:,} records were trained on in steps "
+        f"Judged by the logs of all ranks over {kills}: {verdict.dead:,} records were trained on in steps "
         "that died with a kill, and again after it.",
         soft_wrap=True,
     )
     if verdict.good:
         console.print(
             f"[bold green]{arguments.records:,} records, each trained on exactly once along the surviving line of "
-            f"steps[/] (in {epochs}).",
+            f"steps[/] (in {epochs}). [dim]Digest of the global batches: {verdict.batches}[/]",
             soft_wrap=True,
         )
         return True
@@ -203,6 +214,14 @@ def listed(ids: Sequence[Any], most: int = 50) -> str:
     return shown if len(ids) <= most else f"{shown} and {len(ids) - most} more"
 
 
+def layouts(text: str) -> list[tuple[int, int]]:
+    """`4x2,2x3` as pairs of ranks and workers."""
+    pairs = [tuple(map(int, each.split("x"))) for each in text.split(",")]
+    if any(len(pair) != 2 for pair in pairs):
+        raise ValueError(text)
+    return pairs  # type: ignore[return-value]
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
@@ -212,15 +231,25 @@ def parse() -> argparse.Namespace:
     add("--epochs", type=int, default=2)
     add("--save-every", type=int, default=15, metavar="STEPS")
     add("--kills", type=int, default=1, help="how often everything is killed (default: 1)")
+    add("--layouts", type=layouts, default=[LAYOUT], metavar="4x2,2x3,...", help="ranks x workers of each life")
+    add(
+        "--global-batch",
+        type=int,
+        default=GLOBAL_BATCH,
+        help=f"records a step over all ranks (default: {GLOBAL_BATCH})",
+    )
+    add("--lanes", type=int, nargs=2, metavar=("R", "G"), help="lane grid: the same batches on each layout that fits")
     add("--random", type=int, metavar="SEED", help="kill at random moments, not between two checkpoints")
     add("--timeout", type=float, default=300, metavar="SECONDS", help="for each life of the training")
     arguments = parser.parse_args()
-    if arguments.records < GLOBAL_BATCH or arguments.records % GLOBAL_BATCH:
-        parser.error(f"--records must be a multiple of the global batch, {GLOBAL_BATCH}: else batches are padded")
+    if arguments.records < arguments.global_batch or arguments.records % arguments.global_batch:
+        parser.error(
+            f"--records must be a multiple of the global batch, {arguments.global_batch}: else batches are padded"
+        )
     if arguments.kills < 0 or arguments.epochs < 1 or arguments.save_every < 1:
         parser.error("--kills must be 0 or more, --epochs and --save-every 1 or more")
     times = [step for _, step in kill_times(arguments) if step is not None]
-    if max(times, default=0) >= arguments.records * arguments.epochs // GLOBAL_BATCH:
+    if max(times, default=0) >= arguments.records * arguments.epochs // arguments.global_batch:
         parser.error("--save-every leaves no room for --kills: ask for more records or epochs")
     return arguments
 

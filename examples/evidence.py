@@ -1,11 +1,13 @@
 """Reads the ranks' own logs of record ids, and tells what was trained on along the surviving line of steps.
 
-A life is one start of the training. One that resumes from step c leaves the later steps of the lives before it
-without effect on the model: they are dead. The surviving line is what is left, steps 1 to the end, once each.
+A life is one start of the training, by as many ranks as there were then. One that resumes from step c leaves the later
+steps of the lives before it without effect on the model: they are dead. The surviving line is what is left, steps 1 to
+the end, once each.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Collection
@@ -16,9 +18,10 @@ from typing import Any
 
 @dataclass
 class Life:
-    """One start of one rank: the step it resumed from, and (step, epoch, ids) of each step that it made."""
+    """One start of one rank: the step it resumed from, when, and (step, epoch, ids) of each step that it made."""
 
     resumed_at: int
+    started: float = 0.0  # the same for all ranks of a life
     steps: list[tuple[int, int, list[Any]]] = field(default_factory=list)
 
     @property
@@ -28,12 +31,17 @@ class Life:
 
 @dataclass
 class Verdict:
-    """Ids per epoch that do not stand in the surviving line exactly once, and what died with the kills."""
+    """Ids per epoch that do not stand in the surviving line exactly once, and what died with the kills.
+
+    `batches` is a digest of the surviving line: equal where the same global batches came in the same order, whichever
+    rank had a part of them.
+    """
 
     lost: dict[int, list[Any]]
     repeated: dict[int, list[Any]]
     foreign: dict[int, list[Any]]
     dead: int
+    batches: str
 
     @property
     def good(self) -> bool:
@@ -49,7 +57,7 @@ def read(path: Path) -> list[Life]:
         except ValueError:
             continue  # cut short by the kill: its ids count as never trained on
         if "resumed_at" in entry:
-            lives.append(Life(entry["resumed_at"]))
+            lives.append(Life(entry["resumed_at"], entry.get("started", len(lives))))
         else:
             lives[-1].steps.append((entry["step"], entry["epoch"], entry["ids"]))
     return lives
@@ -59,12 +67,15 @@ def judge(ranks: Collection[list[Life]], ids: Collection[Any], epochs: int) -> V
     """Compare the surviving line of all ranks with the ids of the data set, epoch by epoch."""
     seen: dict[int, Counter[Any]] = {epoch: Counter() for epoch in range(epochs)}
     dead = 0
+    line: dict[int, list[Any]] = {}
+    resumed = {life.started: life.resumed_at for lives in ranks for life in lives}
     for lives in ranks:
-        for number, life in enumerate(lives):
-            survives = min((later.resumed_at for later in lives[number + 1 :]), default=float("inf"))
+        for life in lives:
+            survives = min((step for started, step in resumed.items() if started > life.started), default=float("inf"))
             for step, epoch, step_ids in life.steps:
                 if step <= survives:
                     seen.setdefault(epoch, Counter()).update(step_ids)
+                    line.setdefault(step, []).extend(step_ids)
                 else:
                     dead += len(step_ids)
     expected = set(ids)
@@ -73,6 +84,7 @@ def judge(ranks: Collection[list[Life]], ids: Collection[Any], epochs: int) -> V
         repeated=_told({epoch: [i for i, times in count.items() if times > 1] for epoch, count in seen.items()}),
         foreign=_told({epoch: count.keys() - expected for epoch, count in seen.items()}),
         dead=dead,
+        batches=hashlib.sha256(json.dumps(sorted(line.items())).encode()).hexdigest()[:16],
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -124,11 +125,16 @@ def train(arguments: argparse.Namespace) -> None:
         seed=arguments.seed,
         map=to_text,
         end=arguments.end,
+        lanes=arguments.lanes,
         format=arguments.format,
         storage_options=options,
     )
     loader = streamio.DataLoader(
-        dataset, batch_size=arguments.batch_size, num_workers=arguments.workers, collate_fn=to_batch
+        dataset,
+        batch_size=1 if arguments.global_batch_size else arguments.batch_size,
+        global_batch_size=arguments.global_batch_size,
+        num_workers=arguments.workers,
+        collate_fn=to_batch,
     )
     checkpoints = streamio.Checkpoints(arguments.checkpoints, storage_options=options)
 
@@ -151,8 +157,10 @@ def train(arguments: argparse.Namespace) -> None:
                 torch.save(state, file)
         checkpoints.save(loader, step=step)  # by all ranks: it waits for rank 0
 
+    started = torch.tensor(time.time(), dtype=torch.float64)
+    dist.broadcast(started, 0)
     log = IdLog(arguments.id_log, rank)
-    log.write(resumed_at=step)
+    log.write(resumed_at=step, started=started.item())
     with progress_bar(disable=rank != 0) as progress:
         total = steps_of(loader, arguments.epochs)
         bar = progress.add_task("", total=total, completed=step, epoch=loader.epoch, loss="-")
@@ -211,6 +219,8 @@ def parse() -> argparse.Namespace:
     add("--checkpoints", required=True, metavar="URL", help="folder for models and statuses")
     add("--epochs", type=int, default=1)
     add("--batch-size", type=int, default=32, help="records per rank and step (default: 32)")
+    add("--global-batch-size", type=int, help="records per step over all ranks, in place of --batch-size")
+    add("--lanes", type=int, nargs=2, metavar=("R", "G"), help="lane grid: the same run on every topology that fits")
     add("--workers", type=int, default=2, help="worker processes per rank (default: 2)")
     add("--save-every", type=int, default=100, metavar="STEPS")
     add("--end", choices=("even", "exact"), help="exact: every record once, for formats without counts")

@@ -62,7 +62,7 @@ def start(
         kind: `seaweedfs`, `localstack`, `moto` (S3), or `gcs` (fake-gcs-server).
         directory: Where SeaweedFS keeps its data beyond its end (the others live in memory); default: a
             temporary folder.
-        port: The port of the endpoint; default: a random free one.
+        port: The port of the endpoint; default, and for 0: a random free one.
         deadline: Seconds to wait for the first answer. Making the environment comes before that.
 
     Raises:
@@ -76,12 +76,12 @@ def start(
         raise ValueError(f"{kind} keeps its data in memory only: a directory is for seaweedfs")
     environment = prepare(kind)
     for attempt in range(PORT_TRIES):
-        server = Server(kind, environment, directory, port if port is not None else free_ports(1)[0])
+        server = Server(kind, environment, directory, port or free_ports(1)[0])
         try:
             server.wait_until_ready(deadline)
         except BaseException as error:
             server.stop()
-            if port is not None or not isinstance(error, PortTakenError) or attempt == PORT_TRIES - 1:
+            if port or not isinstance(error, PortTakenError) or attempt == PORT_TRIES - 1:
                 raise
         else:
             return server

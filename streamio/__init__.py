@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from streamio.dataset import StreamingDataset
     from streamio.distributed import DistributedIterableDataset
     from streamio.errors import DropRecord, StreamioError
+    from streamio.index.build import build_index
     from streamio.loader.dataloader import DataLoader
+    from streamio.mixture import Mixture
     from streamio.observe.stats import Stats
+    from streamio.packing_tokens import pack
     from streamio.storage.retry import Retry
 
 __version__ = "0.1.0"
@@ -24,10 +27,13 @@ __all__ = [
     "DataLoader",
     "DistributedIterableDataset",
     "DropRecord",
+    "Mixture",
     "Retry",
     "Stats",
     "StreamingDataset",
     "StreamioError",
+    "build_index",
+    "pack",
 ]
 
 _MODULES = {
@@ -35,10 +41,13 @@ _MODULES = {
     "DataLoader": "streamio.loader.dataloader",
     "DistributedIterableDataset": "streamio.distributed",
     "DropRecord": "streamio.errors",
+    "Mixture": "streamio.mixture",
     "Retry": "streamio.storage.retry",
     "Stats": "streamio.observe.stats",
     "StreamingDataset": "streamio.dataset",
     "StreamioError": "streamio.errors",
+    "build_index": "streamio.index.build",
+    "pack": "streamio.packing_tokens",
 }
 
 

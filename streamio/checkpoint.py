@@ -5,6 +5,7 @@ One small JSON object a step, written by one rank with a single PUT; the list of
 
 from __future__ import annotations
 
+import base64
 import builtins
 import json
 import logging
@@ -13,11 +14,14 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamio import status
 from streamio.errors import GroupError, StatusError
+from streamio.later import Later
 from streamio.loader.state import State
+from streamio.mixture import Mixture
 from streamio.observe.drops import Drop, DropLog
 from streamio.storage import objects
 from streamio.storage.retry import Retry
@@ -26,6 +30,7 @@ from streamio.storage.urls import normalise
 from streamio.together import led, shared
 
 if TYPE_CHECKING:
+    from streamio.group import Group
     from streamio.loader.dataloader import DataLoader
 
 logger = logging.getLogger(__name__)
@@ -62,13 +67,17 @@ class Checkpoints:
         self._access: dict[str, Any] = {"storage_options": dict(storage_options or {}), "retry": retry or Retry()}
         self._keep = keep
         self._lists_written: set[str] = set()
+        self._later = Later("streamio-save")
+        self._group: Group | None = None
 
-    def save(self, loader: DataLoader, step: int | None = None) -> str:
+    def save(self, loader: DataLoader, step: int | None = None, *, wait: bool = True) -> str:
         """Write the status behind the last batch delivered. All ranks call it together.
 
         Args:
             loader: The loader.
             step: The trainer's number for it. Default: `loader.step`.
+            wait: Whether to return when it is written. Else a thread writes it, behind those before; what goes wrong
+                is logged, and raised on all ranks by the next `save`, `resume` or `wait`.
 
         Returns:
             URL of the status.
@@ -76,9 +85,15 @@ class Checkpoints:
         Raises:
             GroupError: A rank did not come, or ranks stand at different places.
             TooManyDropsError: All ranks together dropped more than `max_drops`.
+            StreamioError: It can't be written; or an earlier one could not be: nothing of this one was done then.
         """
         if step is not None and step < 0:
             raise ValueError(f"step={step} must be 0 or more.")
+        if not hasattr(loader, "ledger"):
+            raise TypeError(
+                f"loader is a {type(loader).__name__}; Checkpoints keeps a streamio.DataLoader's place. A packer's "
+                "state_dict goes into the trainer's own checkpoint, one of each rank (docs/mixtures.md)."
+            )
         topology, group = loader.dataset.prepare().topology, loader.dataset.group
         state = loader.state()
         if group.alone and topology.world_size > 1 and state.plan["kind"] == "streamed":
@@ -91,7 +106,13 @@ class Checkpoints:
             "drops": loader.ledger.drops.to_json(),
             "delivered": loader.ledger.delivered,
         }
-        ranks = [json.loads(part) for part in shared(group, lambda: json.dumps(mine).encode(), "saving the status")]
+
+        def tell() -> bytes:
+            self._later.check()
+            return json.dumps(mine).encode()
+
+        self._group = group
+        ranks = [json.loads(part) for part in shared(group, tell, "saving the status")]
         value = status.join([rank["state"] for rank in ranks], loader.steps_of)
         drops = DropLog()
         drops.merge(loader.ledger.drops_before)
@@ -101,14 +122,37 @@ class Checkpoints:
         loader.ledger.check(drops.total, delivered)
         folder = self._folder(value["step"] if step is None else step)
         value["drops"] = {"reasons": dict(drops.reasons), "delivered": delivered}
+        url = f"{folder}/{STATUS}"
+        writes = topology.rank == 0 and group.leads
+        write = partial(self._write, folder, value, drops, loader.dataset.prepare().shards)
 
-        def write() -> bytes:
-            if topology.rank == 0 and group.leads:
-                self._write(folder, value, drops, loader.dataset.prepare().shards)
+        def write_now() -> bytes:
+            self._later.finish()
+            if writes:
+                write()
             return b""
 
-        led(group, write, "writing the status")
-        return f"{folder}/{STATUS}"
+        if wait:
+            led(group, write_now, "writing the status")
+        elif writes:
+            self._later.submit(f"Writing {url}", write)
+        return url
+
+    def wait(self) -> None:
+        """Wait until all that was saved with `wait=False` is written. All ranks call it together.
+
+        Raises:
+            StreamioError: A status could not be written.
+        """
+
+        def finish() -> bytes:
+            self._later.finish()
+            return b""
+
+        if self._group is None:
+            finish()
+        else:
+            led(self._group, finish, "finishing the writes")
 
     def resume(
         self,
@@ -124,7 +168,7 @@ class Checkpoints:
             loader: The loader.
             step: The step that the trainer resumed its model from. Default: the newest.
             allow: What may differ from when the status was saved: `"data"`, `"seed"`, `"shuffle"`, `"window"`,
-                `"end"`, `"drop_last"`, `"on_drop"`, `"filters"`.
+                `"end"`, `"drop_last"`, `"on_drop"`, `"filters"`, `"max_records"`, `"mixture"`.
             fallback: Go to the last good status where the newest is torn or damaged.
 
         Returns:
@@ -143,13 +187,13 @@ class Checkpoints:
             )
 
         def choose() -> bytes:
+            self._later.finish()
             value = self._choose(step, fallback)
             if value is None:
                 return b""
-            told = self._read_drops(value["saved_as"])
-            return json.dumps(
-                {"value": value, "places": told, "data": self._difference(value, settled.shards)}
-            ).encode()
+            told, data = self._read_drops(value["saved_as"]), self._difference(value, settled.shards)
+            shards = self._begun_with(loader, value) if data else None
+            return json.dumps({"value": value, "places": told, "data": data, "shards": shards}).encode()
 
         chosen = led(group, choose, "choosing a status")
         if not chosen:
@@ -157,6 +201,8 @@ class Checkpoints:
         found = json.loads(chosen)
         value = found["value"]
         state = State.from_json(value, settled.topology.rank)
+        if found["shards"] is not None and not isinstance(loader.dataset, Mixture):
+            loader.dataset.prepare_anew(ShardList.from_bytes(base64.b64decode(found["shards"])))
         loader.adopt(state, allow, found["data"])
         reasons, delivered = value["drops"]["reasons"], value["drops"]["delivered"]
         loader.ledger.take_up(DropLog.from_json({"reasons": reasons, "places": found["places"]}), delivered)
@@ -252,6 +298,13 @@ class Checkpoints:
             except (ValueError, TypeError, RecursionError) as error:  # noqa: PERF203 - a report is short
                 logger.warning("%s: a line can't be read (%s) and is left out.", url, error)
         return places
+
+    def _begun_with(self, loader: DataLoader, value: dict[str, Any]) -> str | None:
+        """The shards that an epoch goes on with where newer data are for the next one; None where none are kept."""
+        if getattr(loader.dataset, "on_change", "error") == "error" or not status.begun(value):
+            return None
+        data = objects.get(f"{self._url}/{value['shards']['list']}", **self._access)
+        return None if data is None else base64.b64encode(data).decode()
 
     def _difference(self, value: dict[str, Any], shards: ShardList) -> str:
         """What has changed in the data since, by name; "" where nothing has."""

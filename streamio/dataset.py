@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch.utils.data import get_worker_info
 
@@ -30,7 +32,10 @@ if TYPE_CHECKING:
     from streamio.formats.filters import FiltersOption
     from streamio.observe.drops import Drop
     from streamio.partitions import PartitionsOption
+    from streamio.storage.shards import ShardList
     from streamio.topology import Topology
+
+logger = logging.getLogger(__name__)
 
 #: Slots of a window where record sizes are not known before reading; `shuffle_bytes` closes it early.
 STREAMED_WINDOW = 100_000
@@ -70,7 +75,18 @@ class StreamingDataset(DistributedIterableDataset):
             1). None bears all.
         shuffle_bytes: Memory for shuffling, in bytes per process; decides the window of a new run. Default 64 MiB.
         window: Records that are permuted together, in place of `shuffle_bytes`.
+        lanes: Rows and columns of the lane grid, `(R, G)`: for every world size that divides R, and number of workers
+            that divides G, the sequence of global batches is the same. Default: the running topology, at each epoch.
+        on_topology_change: What happens where a run is taken up by a topology that its grid does not fit: `"deal"`:
+            what is left of the epoch is dealt anew, in another order. `"raise"`: it is refused.
+        on_change: What happens where the data are not those that a run began with: `"error"`; or `"next_epoch"`: the
+            data are listed anew at the beginning of each epoch, by all ranks together, and an epoch that was begun goes
+            on with the shards that it began with (by `Checkpoints`, which keeps their list).
         prefetch_bytes: Bytes read ahead per process, decoded or not. Default 96 MiB.
+        max_records: Takes the first records alone, in the order of the listing, for trying things out; counted before
+            `filters=` looks at rows. For data that is counted: parquet, Arrow, and what has an index.
+        index: URL of the data set's index (`streamio index`), which tells counts without reading. `"auto"`, the
+            default: the one beside the data, where there is one. None: none is used.
         engine: What reads: `"obstore"` (s3:// and gs:// alone, the fastest), `"fsspec"` (everything), or `"auto"`, the
             default: obstore where it can be told all of `storage_options`, else fsspec.
         retry: How storage calls are retried.
@@ -107,7 +123,12 @@ class StreamingDataset(DistributedIterableDataset):
         max_drops: int | float | None = None,
         shuffle_bytes: int = 64 << 20,
         window: int | None = None,
+        lanes: tuple[int, int] | None = None,
+        on_topology_change: Literal["deal", "raise"] = "deal",
+        on_change: Literal["error", "next_epoch"] = "error",
         prefetch_bytes: int = 96 << 20,
+        max_records: int | None = None,
+        index: str | None = "auto",
         engine: EngineName = "auto",
         retry: Retry | None = None,
         rank: int | None = None,
@@ -120,12 +141,16 @@ class StreamingDataset(DistributedIterableDataset):
     ) -> None:
         self.urls = _checked_urls(urls)
         super().__init__(name or shown(self.urls[0]).rstrip("/").rsplit("/", 1)[-1] or "dataset", num_workers=0)
-        _one_of("end", end, ("even", "exact", "cycle"))
-        _one_of("on_drop", on_drop, ("refill", "short"))
+        one_of("end", end, ("even", "exact", "cycle"))
+        one_of("on_drop", on_drop, ("refill", "short"))
+        one_of("on_topology_change", on_topology_change, ("deal", "raise"))
+        one_of("on_change", on_change, ("error", "next_epoch"))
+        max_records = None if max_records is None else _whole("max_records", max_records)
         _positive(
             shuffle_bytes=shuffle_bytes,
             prefetch_bytes=prefetch_bytes,
             window=window,
+            max_records=max_records,
             group_timeout=group_timeout,
         )
         for name, flag in (("shuffle", shuffle), ("provenance", provenance)):
@@ -135,18 +160,13 @@ class StreamingDataset(DistributedIterableDataset):
             raise TypeError(f"map={map!r} must be a function of one record.")
         if storage_options is not None and not isinstance(storage_options, Mapping):
             raise TypeError("storage_options must be a mapping of option names to values.")  # its value may be secret
-        try:
-            seed = int(operator.index(seed))
-        except TypeError:
-            raise TypeError(f"seed={seed!r} must be an int.") from None
+        seed = _whole("seed", seed)
         if isinstance(columns, str):
             raise TypeError(f"columns={columns!r} must be a list of names, as in columns=[{columns!r}].")
-        if not _bearable(max_drops):
-            raise ValueError(
-                f"max_drops={max_drops!r} must be a count (an int of 0 or more) or a fraction (a float from 0 to "
-                "below 1)."
-            )
+        check_max_drops(max_drops)
         check_partitions(partitions)
+        if index is not None and not (isinstance(index, (str, os.PathLike)) and str(index)):
+            raise TypeError(f'index={index!r} must be the URL of an index, "auto" or None.')
         options: dict[str, Any] = dict(format_options or {})
         if "filters" in options:
             raise ValueError("format_options holds filters: it is an argument of its own, filters=.")
@@ -161,7 +181,8 @@ class StreamingDataset(DistributedIterableDataset):
             engine=engine,
         )
         check_engine(read, self.urls)
-        self._what = What(self.urls, format, options, read, partitions, checked_filters(filters))
+        index = None if index is None else os.fspath(index)
+        self._what = What(self.urls, format, options, read, partitions, checked_filters(filters), index, max_records)
         self.shuffle = shuffle
         self.seed = seed
         self.end: End | None = end
@@ -169,6 +190,9 @@ class StreamingDataset(DistributedIterableDataset):
         self.max_drops = max_drops
         self.window = window
         self.shuffle_bytes = shuffle_bytes
+        self.lanes = None if lanes is None else checked_lanes(lanes)
+        self.on_topology_change = on_topology_change
+        self.on_change = on_change
         self.map = map
         self.provenance = provenance
         self.epoch = 0
@@ -220,6 +244,18 @@ class StreamingDataset(DistributedIterableDataset):
             self.local_rank, self.world_size = topology.rank, topology.world_size
         return self._settled
 
+    def prepare_anew(self, shards: ShardList | None = None) -> None:
+        """Settle the data once more; all ranks of a process group call it together.
+
+        Args:
+            shards: The shards to read. Default: those that are there now.
+        """
+        before = self.prepare()
+        after = settle(self._what, before.topology, self.group, shards)
+        self._settled = replace(after, run=before.run)
+        if after.shards.digest != before.shards.digest and not before.topology.rank:
+            logger.info("%s: %d shards, and %d before.", self.dataset_name, len(after.shards), len(before.shards))
+
     @property
     def is_prepared(self) -> bool:
         """Whether everything has been settled."""
@@ -235,31 +271,42 @@ class StreamingDataset(DistributedIterableDataset):
         """The ranks that act together."""
         return Group(self.prepare().topology, self._group_timeout)
 
-    def spec(self, batch: int, columns: int, *, drop_last: bool, window: int | None = None) -> Spec:
-        """Everything that a worker needs to make batches.
+    def grid(self, batch: int, workers: int) -> Grid:
+        """The lane grid of an epoch that begins now.
 
         Args:
             batch: Global batch size.
-            columns: Columns of the lane grid.
+            workers: Workers of this rank.
+
+        Raises:
+            TopologyError: `lanes` does not fit ranks, workers and batch, or the ranks can't share the batch.
+        """
+        return Grid.of(self.lanes, batch, world_size=self.topology.world_size, workers=workers)
+
+    def spec(self, grid: Grid, *, drop_last: bool, window: int | None = None) -> Spec:
+        """Everything that a worker needs to make batches.
+
+        Args:
+            grid: The lane grid of an epoch that begins now.
             drop_last: Whether short batches are left out.
             window: The window of a run that is resumed.
 
         Raises:
-            TopologyError: The batch can't be shared by the ranks, or `end` does not go with the data.
+            TopologyError: `end` or `lanes` does not go with the data.
         """
         settled = self.prepare()
         topology = settled.topology
-        grid = Grid(topology.world_size, columns, batch)
         end, filters = self._end(settled), self._what.filters
         window = window or self._window(settled)
-        self._check_memory(settled, window, columns)
+        self._check_memory(settled, window, grid)
         return Spec(
             shards=settled.shards,
             splits=settled.splits,
             format=settled.format,
             read=self._what.read,
             grid=grid,
-            rows=grid.rows_of(topology.rank, topology.world_size),
+            rank=topology.rank,
+            world_size=topology.world_size,
             seed=self.seed,
             shuffle=self.shuffle,
             window=window,
@@ -271,6 +318,7 @@ class StreamingDataset(DistributedIterableDataset):
             provenance=self.provenance,
             partitions=settled.partitions,
             filters=None if filters is None else filters.text,
+            max_records=self._what.max_records,
         )
 
     def log_drop(self, drop: Drop) -> None:
@@ -296,12 +344,17 @@ class StreamingDataset(DistributedIterableDataset):
         indexed = isinstance(settled.splits, IndexedSplits)
         if indexed:
             return self.end or "even"
+        if self.lanes is not None:
+            raise TopologyError(
+                f"{self.dataset_name}: lanes={self.lanes} needs records that are counted, and {settled.format.name} "
+                "shards do not tell theirs: make an index (`streamio index`), or leave lanes out."
+            )
         if self.end == "even" or (self.end is None and settled.topology.world_size > 1):
             raise TopologyError(
                 f"{self.dataset_name}: {settled.format.name} shards do not tell how many records they hold, so ranks "
                 'can\'t be given the same number of steps beforehand. Say end="exact" (every record once; ranks may '
-                'end at different steps) or end="cycle" (endless; stop by steps). Parquet can be "even" now; these '
-                "formats will be once there is an index for them."
+                'end at different steps) or end="cycle" (endless; stop by steps), or make an index (`streamio index`), '
+                'with which they can be "even".'
             )
         return self.end or "exact"
 
@@ -314,20 +367,20 @@ class StreamingDataset(DistributedIterableDataset):
             return STREAMED_WINDOW
         return max(1, int(self.shuffle_bytes / max(1.0, splits.record_bytes)))
 
-    def _check_memory(self, settled: Settled, window: int, workers: int) -> None:
+    def _check_memory(self, settled: Settled, window: int, grid: Grid) -> None:
         """Refuse windows that this machine can't hold; a window is stored, so it may come from a larger one."""
         splits = settled.splits
         if not self.shuffle or not isinstance(splits, IndexedSplits):
             return
-        slots = int(splits.records.sum())
-        lanes = settled.topology.world_size * workers
-        need = workers * int(min(window, -(-slots // lanes)) * splits.record_bytes)
+        lanes = grid.rows // settled.topology.world_size * grid.columns
+        longest = -(-int(splits.records.sum()) // (grid.rows * grid.columns))
+        need = lanes * int(min(window, longest) * splits.record_bytes)
         have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if need > have:
             raise ValueError(
-                f"{self.dataset_name}: a window of {window} records takes some {need / 2**30:.1f} GiB in {workers} "
-                f"workers, and this machine has {have / 2**30:.1f} GiB. "
-                "Use fewer workers, or a smaller window (window=, shuffle_bytes=)."
+                f"{self.dataset_name}: windows of {window} records take some {need / 2**30:.1f} GiB in {lanes} lanes "
+                f"of this rank, and this machine has {have / 2**30:.1f} GiB. "
+                "Use fewer workers or lanes, or a smaller window (window=, shuffle_bytes=)."
             )
 
     def __repr__(self) -> str:
@@ -353,18 +406,35 @@ def _checked_urls(urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]
     return [os.fspath(url) for url in several]
 
 
-def _bearable(max_drops: Any) -> bool:
-    """Whether a value is a count of drops, or a fraction."""
-    if max_drops is None:
-        return True
-    if isinstance(max_drops, bool) or not isinstance(max_drops, (int, float)):
-        return False
-    return max_drops >= 0 and (isinstance(max_drops, int) or max_drops < 1)
+def checked_lanes(lanes: tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns as ints; whether they fit is found out where ranks and workers are known."""
+    try:
+        rows, columns = (int(operator.index(number)) for number in lanes)
+    except (TypeError, ValueError):
+        raise TypeError(f"lanes={lanes!r} must be two ints: rows and columns.") from None
+    return rows, columns
 
 
-def _one_of(name: str, value: str | None, allowed: tuple[str, ...]) -> None:
+def check_max_drops(max_drops: Any) -> None:
+    """Raise ValueError where a value is neither a count of drops nor a fraction, nor None."""
+    number = isinstance(max_drops, (int, float)) and not isinstance(max_drops, bool)
+    if max_drops is not None and not (number and max_drops >= 0 and (isinstance(max_drops, int) or max_drops < 1)):
+        raise ValueError(
+            f"max_drops={max_drops!r} must be a count (an int of 0 or more) or a fraction (a float from 0 to below 1)."
+        )
+
+
+def one_of(name: str, value: str | None, allowed: tuple[str, ...]) -> None:
+    """Raise ValueError where an option has another value than those allowed, or None."""
     if value is not None and value not in allowed:
         raise ValueError(f"{name}={value!r} is not known; use one of {', '.join(map(repr, allowed))}.")
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        return int(operator.index(value))
+    except TypeError:
+        raise TypeError(f"{name}={value!r} must be an int.") from None
 
 
 def _positive(**values: float | None) -> None:

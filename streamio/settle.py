@@ -75,6 +75,8 @@ class What:
         read: How to read.
         partitions: Which folders become columns.
         filters: Which records are wanted.
+        index: URL of the index, `"auto"` for the one beside the data if there is one, None for none.
+        max_records: Records that are taken, the first ones; None for all.
     """
 
     urls: Sequence[str]
@@ -83,34 +85,50 @@ class What:
     read: ReadSettings
     partitions: PartitionsOption = None
     filters: Filters | None = None
+    index: str | None = None
+    max_records: int | None = None
 
 
-def settle(what: What, topology: Topology, group: Group) -> Settled:
+def settle(what: What, topology: Topology, group: Group, shards: ShardList | None = None) -> Settled:
     """List and count, together with the group's other ranks.
+
+    Args:
+        what: The data.
+        topology: Whose part this process reads.
+        group: The ranks that act together.
+        shards: The shards, where they have been listed before; the run has no name then.
 
     Raises:
         StreamioError: Nothing found, no access, an unknown format and the like; the same on all ranks.
     """
-    run, shards = _listed(what, group)
+    run, shards = listed(what, group) if shards is None else ("", shards)
     partitions = partitions_of(what.partitions, (shard.url for shard in shards), what.options.get("columns"))
-    format = _format(what, shards, partitions)  # noqa: A001 - the word of the field
+    format = format_of(what, shards, partitions)  # noqa: A001 - the word of the field
     format, matches = _filtered(what.filters, format, partitions, shards)  # noqa: A001
     splits: IndexedSplits | StreamedSplits
     drops: list[Drop] = []
     io = IoCounts()
+    known = None
+    if what.index is not None:
+        from streamio.index.find import Wanted, look_up
+
+        wanted = Wanted.of(what.urls, shards, matches, format, _options(what, partitions))
+        known = look_up(what.index, wanted, what.read, group)
+        format = format if known is None else known.format  # noqa: A001
     if isinstance(format, IndexedFormat):
         from streamio.formats.counting import count_share, join_counts
         from streamio.storage.reader import Reader
 
-        rank, ranks = (0, 1) if group.alone else (topology.rank, topology.world_size)
-        # Through fsspec, so that this process may still fork its workers.
-        with Reader(replace(what.read, engine="fsspec")) as reader:
-            keys = partitions.delivered if partitions is not None else ()
-            share = partial(
-                count_share, format, shards, reader.source, rank, ranks, np.flatnonzero(matches).tolist(), keys
-            )
-            parts = shared(group, share, "reading the footers")
-            io = IoCounts.of(reader.counters)
+        parts = [] if known is None else [known.counts]
+        chosen = np.flatnonzero(matches).tolist() if known is None else known.unknown
+        if chosen:
+            rank, ranks = (0, 1) if group.alone else (topology.rank, topology.world_size)
+            # Through fsspec, so that this process may still fork its workers.
+            with Reader(replace(what.read, engine="fsspec")) as reader:
+                keys = partitions.delivered if partitions is not None else ()
+                share = partial(count_share, format, shards, reader.source, rank, ranks, chosen, keys)
+                parts += shared(group, share, "reading the footers")
+                io = IoCounts.of(reader.counters)
         splits, drops, left_out = join_counts(parts, shards)
         if not len(splits) and left_out and what.filters is not None:
             raise DataNotFoundError(
@@ -119,6 +137,14 @@ def settle(what: What, topology: Topology, group: Group) -> Settled:
             )
         if not len(splits):
             raise DataNotFoundError(_no_records(shards, drops))
+        if what.max_records is not None:
+            splits = _first(splits, what.max_records)
+    elif what.max_records is not None:
+        raise FormatError(
+            f"max_records={what.max_records} takes records that are counted, and {format.name} shards do not tell "
+            f"theirs ({shown(shards[0].url)} and others): parquet and Arrow files do, and every format with an index "
+            "(`streamio index`). To stop early, leave the loop."
+        )
     else:
         splits = StreamedSplits.cut(
             np.where(matches, shards.sizes, 0), lambda index: format.cuttable(shards[index].url)
@@ -128,12 +154,22 @@ def settle(what: What, topology: Topology, group: Group) -> Settled:
     return Settled(topology, shards, format, splits, tuple(drops), run, io, partitions)
 
 
-def _format(what: What, shards: ShardList, partitions: Partitions | None) -> Format:
-    """The one format of all shards, which is not told of partition keys."""
+def format_of(what: What, shards: ShardList, partitions: Partitions | None) -> Format:
+    """The one format of all shards, which is not told of partition keys.
+
+    Raises:
+        FormatError: There are several, or an option does not go with it.
+    """
+    options = _options(what, partitions)
+    return registry.for_urls((shard.url for shard in shards), format=what.format, options=options)
+
+
+def _options(what: What, partitions: Partitions | None) -> dict[str, Any]:
+    """Options of the format."""
     options = dict(what.options)
     if partitions is not None and "columns" in options:
         options["columns"] = tuple(column for column in options["columns"] if column not in partitions.keys)
-    return registry.for_urls((shard.url for shard in shards), format=what.format, options=options)
+    return options
 
 
 def _filtered(
@@ -169,8 +205,12 @@ def _filtered(
     return format, matches
 
 
-def _listed(what: What, group: Group) -> tuple[str, ShardList]:
-    """A name for the run, and the shards: listed by one rank for all."""
+def listed(what: What, group: Group) -> tuple[str, ShardList]:
+    """A name for the run, and the shards: listed by one rank for all.
+
+    Raises:
+        StreamioError: As for `settle`.
+    """
     from streamio.storage.shards import ShardList
 
     run = uuid.UUID(int=random.SystemRandom().getrandbits(128), version=4).hex
@@ -205,6 +245,20 @@ def _without_notes(shards: ShardList) -> ShardList:
         shown(notes[0]),
     )
     return type(shards).of(shard for shard, name in zip(shards, names, strict=True) if name != "text")
+
+
+def _first(splits: IndexedSplits, count: int) -> IndexedSplits:
+    """The first records of all."""
+    behind = np.cumsum(splits.records)
+    last = int(np.searchsorted(behind, count))
+    if last >= len(splits):
+        return splits
+    cut = int(behind[last]) - count
+    arrays = (splits.shard, splits.part, splits.first, splits.records, splits.nbytes, splits.wire)
+    shard, part, first, records, nbytes, wire = (array[: last + 1].copy() for array in arrays)
+    records[last] -= cut
+    logger.info("max_records=%d takes %d of %d splits.", count, last + 1, len(splits))
+    return IndexedSplits(shard, part, first, records, nbytes, wire, cut)
 
 
 def _no_records(shards: ShardList, drops: list[Drop]) -> str:

@@ -14,7 +14,7 @@ from streamio.errors import GroupError, StatusError
 from streamio.loader.state import VERSION
 
 
-def join(states: list[dict[str, Any]], steps_of: Callable[[int], int]) -> dict[str, Any]:
+def join(states: list[dict[str, Any]], steps_of: Callable[[dict[str, Any]], int]) -> dict[str, Any]:
     """One state out of those of all ranks, which must stand at the same place.
 
     With `end="exact"` ranks come to the end of an epoch apart, or have batches of which nothing was left: each has a
@@ -22,7 +22,7 @@ def join(states: list[dict[str, Any]], steps_of: Callable[[int], int]) -> dict[s
 
     Args:
         states: The ranks' states in rank order.
-        steps_of: Global batches of an epoch (indexed).
+        steps_of: Global batches of the epoch that a state is in (indexed).
 
     Raises:
         GroupError: They do not.
@@ -30,8 +30,8 @@ def join(states: list[dict[str, Any]], steps_of: Callable[[int], int]) -> dict[s
     plan = states[0]["plan"]
     streamed, exact = plan["kind"] == "streamed", plan["end"] == "exact"
     if streamed or exact:
-        epoch = min(state["epoch"] for state in states)
-        states = [_in_epoch(state, epoch, steps_of) for state in states]
+        behind = min(states, key=lambda state: state["epoch"])
+        states = [_in_epoch(state, behind, steps_of) for state in states]
     first = states[0]
     apart = ("k", "step", "lanes", "generations") if streamed or exact else ()
     for rank, state in enumerate(states):
@@ -80,17 +80,26 @@ def opened(data: bytes, url: str) -> dict[str, Any]:
     return value
 
 
-def _in_epoch(state: dict[str, Any], epoch: int, steps_of: Callable[[int], int]) -> dict[str, Any]:
+def begun(value: dict[str, Any]) -> bool:
+    """Whether anything of a status's epoch has been delivered to any rank."""
+    lanes = value.get("lanes", {}).values()
+    return bool(value["k"] or value.get("turn") or "rest" in value or any(each["k"] or each["ended"] for each in lanes))
+
+
+def _in_epoch(
+    state: dict[str, Any], behind: dict[str, Any], steps_of: Callable[[dict[str, Any]], int]
+) -> dict[str, Any]:
     """A rank that has just ended an epoch which others are still in, as seen from there: nothing of it is left."""
+    epoch = behind["epoch"]
     if state["epoch"] != epoch + 1 or state["k"]:
         return state
     if "lanes" not in state:
-        return {**state, "epoch": epoch, "k": steps_of(epoch)}
+        return {**behind, "step": state["step"], "k": steps_of(behind)}
     if any(lanes["k"] for lanes in state["lanes"].values()):
         return state
-    ended = list(range(state["plan"]["columns"]))
-    lanes = {rank: {**lanes, "ended": ended} for rank, lanes in state["lanes"].items()}
-    return {**state, "epoch": epoch, "lanes": lanes}
+    columns = behind["plan"]["columns"]
+    ended = {"cursors": [[0]] * columns, "ended": list(range(columns))}
+    return {**behind, "step": state["step"], "lanes": {rank: {**own, **ended} for rank, own in state["lanes"].items()}}
 
 
 def _checksum(value: dict[str, Any]) -> str:

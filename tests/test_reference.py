@@ -24,9 +24,12 @@ CALLS = [
     streamio.DataLoader.stats,
     streamio.DataLoader.state_dict,
     streamio.DataLoader.load_state_dict,
+    streamio.DataLoader.skip_to,
+    streamio.DataLoader.leave_out,
     *CHECKPOINT_CALLS,
     streamio.Checkpoints.list,
     streamio.Checkpoints.latest,
+    streamio.Checkpoints.wait,
     streamio.DistributedIterableDataset.set_epoch,
     streamio.DistributedIterableDataset.get_data_paths,
     streamio.DistributedIterableDataset.get_data_paths_per_worker,
@@ -58,7 +61,17 @@ def check(rows: dict[str, list[str]], function: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["StreamingDataset", "DataLoader", "Checkpoints", "DistributedIterableDataset", "Retry"]
+    "name",
+    [
+        "StreamingDataset",
+        "DataLoader",
+        "Checkpoints",
+        "Mixture",
+        "pack",
+        "build_index",
+        "DistributedIterableDataset",
+        "Retry",
+    ],
 )
 def test_the_page_has_every_parameter_of_a_class_with_its_default(name: str) -> None:
     check(table(SECTIONS[name].split("\n### ")[0]), getattr(streamio, name))

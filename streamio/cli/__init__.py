@@ -1,4 +1,4 @@
-"""The `streamio` command: looks at a data set as a run would, without a run. It reads, and changes nothing."""
+"""The `streamio` command: looks at a data set as a run would, without a run. Only `index` writes: one object."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from streamio.cli import exits, options
 from streamio.cli.cat import cat
+from streamio.cli.index import index
 from streamio.cli.ls import ls
 from streamio.cli.plan import plan
 
@@ -73,3 +74,4 @@ def _main(
 app.command()(ls)
 app.command()(cat)
 app.command()(plan)
+app.command()(index)

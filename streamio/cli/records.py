@@ -80,7 +80,8 @@ def _spec(
         format=made,
         read=reader.settings,
         grid=Grid(1, 1, 1),
-        rows=range(1),
+        rank=0,
+        world_size=1,
         seed=0,
         shuffle=False,
         window=1,
@@ -98,7 +99,7 @@ def _indexed(spec: Spec, reader: Reader) -> Generator[dict[str, Any] | Drop, Non
     threads = Threads(2, "streamio-decode")
     maker = IndexedMaker(spec, reader, (threads, threads), Start(0))
     try:
-        for k in range(spec.steps(0)):
+        for k in range(spec.steps(Start(0))):
             made = maker.make(k)
             yield from made.drops
             yield from made.values

@@ -191,9 +191,10 @@ def indexed(
                 found.append(piece(row, column, lane.start, lane.length, lane.length // grid.share))
         if tail and plan.full % layout.workers == worker:
             for row in rows:
-                slots = plan.tail(row)
-                if len(slots) or end != "exact":  # without slots it is all padding
-                    found.append(piece(row, None, int(slots[0]) if len(slots) else 0, len(slots), 1))
+                slots = sum(map(len, plan.tail(row)))
+                if slots or end != "exact":  # without slots it is all padding
+                    first = int(plan.tail(row)[0].order[0]) if slots else 0
+                    found.append(piece(row, None, first, slots, 1))
         return found
 
     shares = _shares(layout, splits.shard, pieces)
@@ -202,7 +203,7 @@ def indexed(
     if tail:
         for rank in range(layout.world_size):
             rows = grid.rows_of(rank, layout.world_size)
-            steps[rank] += end != "exact" or any(len(plan.tail(row)) for row in rows)
+            steps[rank] += end != "exact" or any(plan.tail(row) for row in rows)
     report = Report(
         layout=layout,
         end=end,

@@ -50,7 +50,9 @@ def uncompressed(source: Source, start: int = 0) -> Generator[Buffer, None, None
                 yield from pieces
 
 
-def decompressed(chunks: Iterable[Buffer], codec: Codec) -> Generator[bytes, None, None]:
+def decompressed(
+    chunks: Iterable[Buffer], codec: Codec, begin: int = 0, note: Callable[[int], None] | None = None
+) -> Generator[bytes, None, None]:
     """Decompress a stream.
 
     It may be several joined: gzip members, with zero bytes after any of them; zstd frames, skippable ones among
@@ -59,6 +61,8 @@ def decompressed(chunks: Iterable[Buffer], codec: Codec) -> Generator[bytes, Non
     Args:
         chunks: The compressed bytes, cut anywhere.
         codec: `"gz"`, `"zst"`, `"bz2"` or `"xz"`.
+        begin: Where in the file the first of them stands.
+        note: Told of each member, frame or stream, before its text comes: where in the file it begins.
 
     Returns:
         A generator of pieces of at most some `PIECE` bytes, none of them empty.
@@ -67,8 +71,8 @@ def decompressed(chunks: Iterable[Buffer], codec: Codec) -> Generator[bytes, Non
         CorruptError: The stream is cut short, damaged, of another kind, or asks for a window of more than 128
             MiB. What came before has been yielded. The position counts compressed bytes.
     """
-    stream = ByteStream(chunks)
-    return _unzstd(stream) if codec == "zst" else _inflated(stream, _KINDS[codec]())
+    stream, tell = ByteStream(chunks, begin), note or (lambda _: None)
+    return _unzstd(stream, tell) if codec == "zst" else _inflated(stream, _KINDS[codec](), tell)
 
 
 class _Decompressor(Protocol):
@@ -135,8 +139,9 @@ def _xz() -> _Kind:
 _KINDS: dict[Codec, Callable[[], _Kind]] = {"gz": _gzip, "bz2": _bzip2, "xz": _xz}
 
 
-def _inflated(stream: ByteStream, kind: _Kind) -> Generator[bytes, None, None]:
+def _inflated(stream: ByteStream, kind: _Kind, note: Callable[[int], None]) -> Generator[bytes, None, None]:
     while data := _start(stream, kind):
+        note(stream.position - len(data))
         decompressor = kind.start()
         while not decompressor.eof:
             if not data and decompressor.needs_input and not (data := stream.some(_INPUT)):
@@ -185,7 +190,7 @@ def _reason(kind: _Kind, error: Exception) -> str:
     return f"{kind.name} data are damaged: {error}"
 
 
-def _unzstd(stream: ByteStream) -> Generator[bytes, None, None]:
+def _unzstd(stream: ByteStream, note: Callable[[int], None]) -> Generator[bytes, None, None]:
     """Decompress a few blocks at a time.
 
     A block holds at most 128 KiB of text, so output is bounded whatever the data claim; and where a frame
@@ -196,6 +201,7 @@ def _unzstd(stream: ByteStream) -> Generator[bytes, None, None]:
     decompressor = zstandard.ZstdDecompressor(max_window_size=_MEMORY)
     try:
         while _zstd_frame_follows(stream):
+            note(stream.position - 4)  # behind its magic number
             frame = decompressor.decompressobj()
             for part in _zstd_parts(stream):
                 if piece := frame.decompress(part):

@@ -78,7 +78,8 @@ class Ahead(Iterator[T], Generic[T]):
         """End the thread, waiting for `deadline` seconds at most; the items that wait are let go."""
         self.stop()
         self._end = self._end or StopIteration()
-        self._thread.join(deadline)
+        if self._thread is not threading.current_thread():  # where the garbage collector lets go of it there
+            self._thread.join(deadline)
         while not self._ready.empty():
             self._ready.get_nowait()
 

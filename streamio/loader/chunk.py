@@ -16,6 +16,7 @@ import numpy as np
 from streamio.errors import FormatError
 from streamio.formats.base import Bad, Columns, Places, Rows
 from streamio.formats.rows import indices, picked, to_records
+from streamio.formats.seeking import Numbered
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -132,7 +133,7 @@ def gathered(
         held: The decoded splits, or why one could not be.
         split: The split of each slot.
         number: Its number there.
-        first: `__index__` of each split's slot 0.
+        first: `__index__` of each split's slot 0, where rows do not tell it.
         columnar: Whether columns are wanted where the rows have them.
     """
     order: NDArray[np.int64] | None = None
@@ -145,6 +146,7 @@ def gathered(
     bad: dict[int, Bad] = {}  # by place in sorted order
     left_out: dict[int, Bad] = {}
     fine = np.ones(len(split), bool)
+    index = first[sorted_split] + sorted_number
     for low, high in pairwise(cuts):
         rows = held[int(sorted_split[low])]
         numbers = sorted_number[low:high]
@@ -152,6 +154,8 @@ def gathered(
             bad.update(dict.fromkeys(range(low, high), rows))
             fine[low:high] = False
             continue
+        if isinstance(rows, Numbered):
+            index[low:high] = rows.index_of(numbers)
         places: Places = numbers if order is not None else slice(int(numbers[0]), int(numbers[-1]) + 1)
         if rows.bad:
             told = [rows.bad.get(one) for one in numbers.tolist()]
@@ -165,19 +169,22 @@ def gathered(
             places = numbers[fine[low:high]]
         parts.append(taken(rows, places, columnar=columnar))
     values = join(parts)
-    index = first[split] + number
     whole = bool(fine.all())
     if order is None and whole:
         return Chunk(values, split, number, index, {})
     place = numbered(fine)
     if order is not None:
-        unsorted = np.empty_like(place)
-        unsorted[order] = place
-        place = unsorted
+        place, index = (_unsorted(each, order) for each in (place, index))
         bad = {slot: bad[at] for at, slot in enumerate(order.tolist()) if at in bad} if bad else bad
     if whole:  # in the order of delivery at once: slices of it are then without a copy
         return Chunk(pick(values, place), split, number, index, {})
     return Chunk(values, split, number, index, bad, place, left_out)
+
+
+def _unsorted(values: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
+    back = np.empty_like(values)
+    back[order] = values
+    return back
 
 
 def numbered(fine: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -10,6 +10,7 @@ import logging
 import weakref
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 from multiprocessing.context import BaseContext
 from typing import Any, get_args
 
@@ -18,19 +19,26 @@ import torch.utils.data
 
 from streamio.dataset import StreamingDataset
 from streamio.errors import GroupError, StatusError, TopologyError
+from streamio.loader.generations import taken_up, taken_up_streamed
 from streamio.loader.iterator import LoaderIterator
 from streamio.loader.ledger import Ledger
+from streamio.loader.mixed import work_of
+from streamio.loader.mixed_spec import MixedSpec, goes_on
 from streamio.loader.output import Output, to_batch
 from streamio.loader.pool import InProcess, Pool, Processes, start_context
 from streamio.loader.position import Position
+from streamio.loader.restart import Restarts, WorkerDiedError
 from streamio.loader.schedule import ByNumber, ByTurns, Schedule
-from streamio.loader.server import Answer, Serving, SpecWork
+from streamio.loader.server import Answer, Serving
 from streamio.loader.spec import Spec, Start
 from streamio.loader.state import Loaded, State, check_allowed, plan_inputs
+from streamio.loader.steering import moved_on
 from streamio.loader.torch_private import accelerated, pin
 from streamio.loader.worker import WorkerArguments
+from streamio.mixture import Mixture
 from streamio.observe.stats import Stats
-from streamio.plan import START
+from streamio.plan import START, Grid, generator
+from streamio.storage.faults import shown
 from streamio.together import shared
 
 logger = logging.getLogger(__name__)
@@ -43,10 +51,10 @@ SMALL_RECORD = 4096
 
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
-    """Delivers the batches of a `StreamingDataset`.
+    """Delivers the batches of a `StreamingDataset`, or of a `Mixture` of several.
 
     Args:
-        dataset: The data set.
+        dataset: The data set, or the mixture.
         batch_size: Records per rank and batch. None delivers records one by one.
         global_batch_size: Records per batch over all ranks, in place of `batch_size`.
         num_workers: Worker processes; 0 makes batches in this process, read ahead in threads.
@@ -64,20 +72,22 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         generator: Source of the workers' base seed.
         prefetch_factor: Batches that each worker makes ahead. Default 2.
         persistent_workers: Whether workers live on between epochs.
+        restart_workers: How often in an epoch all workers may be started anew, behind the last batch delivered, because
+            one was killed or ended by itself. Default 3; 0 makes each death a `WorkerError`.
 
     Raises:
         TopologyError: A global batch size that the ranks can't share.
         ValueError: As torch's own DataLoader.
     """
 
-    dataset: StreamingDataset
+    dataset: StreamingDataset | Mixture
 
     #: Accelerate's `prepare` would wrap the loader and shard its stream a second time: with this it is left alone.
     _is_accelerate_prepared = True
 
     def __init__(
         self,
-        dataset: StreamingDataset,
+        dataset: StreamingDataset | Mixture,
         batch_size: int | None = 1,
         *,
         global_batch_size: int | None = None,
@@ -93,10 +103,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
         threads: int = 0,
+        restart_workers: int = 3,
     ) -> None:
-        if not isinstance(dataset, StreamingDataset):
+        if not isinstance(dataset, (StreamingDataset, Mixture)):
             raise TypeError(
-                f"dataset is a {type(dataset).__name__}; streamio.DataLoader delivers a StreamingDataset. "
+                f"dataset is a {type(dataset).__name__}; streamio.DataLoader delivers a StreamingDataset or a Mixture. "
                 "Other data sets, those of the base contract too, go into torch.utils.data.DataLoader."
             )
         if global_batch_size is not None:
@@ -111,6 +122,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             raise ValueError(f"output={output!r} makes batches, and batch_size=None delivers records one by one.")
         if threads < 0:
             raise ValueError(f"threads={threads} must be 0 or more.")
+        if restart_workers < 0:
+            raise ValueError(f"restart_workers={restart_workers} must be 0 or more.")
         super().__init__(
             dataset,
             batch_size=batch_size,
@@ -127,8 +140,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         )
         self._serving = Serving(batch_size is not None, output, collate_fn, threads)
         self._global_batch = global_batch_size
-        self._spec: Spec | None = None
+        self._spec: Spec | MixedSpec | None = None
         self._pool: Pool | None = None
+        self._seed = 0
+        self.restart_workers = restart_workers
+        self._restarts = Restarts(restart_workers)
         self._active: weakref.ref[LoaderIterator] | None = None
         self._position = Position(Start(dataset.epoch))
         self._dataset_epoch = dataset.epoch
@@ -137,6 +153,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         #: What was delivered and dropped.
         self.ledger = Ledger(dataset.max_drops, dataset.log_drop)
         self._footers_counted = self._io_counted = False
+        self._counted: tuple[Start, int] | None = None
+        self._warned_of: Grid | None = None
+        self._listed_for: int | None = None
+        self._window: Any = None  # of the run, where the data are listed anew
+        if dataset.lanes is not None:
+            dataset.grid(self._batch(dataset.topology.world_size), max(1, num_workers))
 
     # Where the run stands
 
@@ -170,14 +192,15 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             TypeError: It is not known beforehand (streamed formats, `end="cycle"`).
         """
         spec = self._settle()
-        if not spec.indexed or spec.end == "cycle":
-            why = (
-                'end="cycle" is endless'
-                if spec.end == "cycle"
-                else f"{spec.format.name} shards do not tell how many records they hold"
+        if spec.end == "cycle":
+            raise TypeError('This loader has no len(): "cycle" is endless.')
+        if isinstance(spec, Spec) and not spec.indexed:
+            raise TypeError(
+                f"This loader has no len(): {spec.format.name} shards do not tell how many records they hold "
+                "(`streamio index` counts them)."
             )
-            raise TypeError(f"This loader has no len(): {why}.")
-        return spec.batches(self.epoch)
+        now = self._position.place if self._running else self._now()
+        return spec.batches(now)
 
     def stats(self, *, all_ranks: bool = False) -> Stats:
         """What was delivered so far, of all workers.
@@ -203,7 +226,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         Args:
             state_dict: From `state_dict`.
             allow: What may differ from then: `"data"`, `"seed"`, `"shuffle"`, `"window"`, `"end"`,
-                `"drop_last"`, `"on_drop"`, `"filters"`.
+                `"drop_last"`, `"on_drop"`, `"filters"`, `"max_records"`, `"mixture"`.
 
         Raises:
             StatusError: It is no state of ours, or does not fit. Where nothing has been listed yet, fitting is
@@ -224,21 +247,71 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             return State(position.run or "", position.step, now, {}, "", 0, self.dataset.topology.rank)
         spec, settled = self._settle(), self.dataset.prepare()
         if not spec.indexed and not now.cursors:
-            now = replace(now, cursors=(START,) * spec.grid.columns)
+            now = replace(now, cursors=(START,) * spec.at(now).grid.columns)
         return State(
             run=position.run or settled.run,
             step=position.step,
             start=now,
-            plan=plan_inputs(spec),
+            plan=plan_inputs(spec.at(now)),
             digest=settled.shards.digest,
             shards=len(settled.shards),
             rank=settled.topology.rank,
+            left_out=position.left_out,
         )
 
-    def steps_of(self, epoch: int) -> int:
-        """Global batches of an epoch; 0 where they are not known beforehand."""
+    def skip_to(self, step: int) -> None:
+        """Let the next iterator begin at a later step, without reading what lies between (after a loss spike).
+
+        The records of the steps between count as delivered. All ranks call it with the same step.
+
+        Raises:
+            ValueError: The step lies behind: resume from a checkpoint before it instead.
+            TypeError: The data set is streamed: where a step begins is not known without an index.
+        """
+        spec = self._counted_spec("skip_to")
+        now, count = self._now(), step - self.step
+        if count < 0:
+            raise ValueError(
+                f"step={step} lies behind: the run is at step {self.step}. Resume from a checkpoint before it."
+            )
+        self._close_active()
+        self._position.load(moved_on(now, count, None if spec.end == "cycle" else spec.steps), self._position.run, step)
+
+    def leave_out(self, *urls: str) -> None:
+        """Let the next iterator go on without the records of some shards, and all after it, resumes included.
+
+        Their slots stay: they are filled or left short as dropped ones are (`on_drop`), but count as filtered. With
+        `"refill"` a batch that is left out as a whole holds copies of one other record: prefer `"short"`.
+        All ranks call it with the same URLs, at the same step.
+
+        Args:
+            *urls: As `provenance=True` tells them, or a drop report; those of earlier calls stay left out.
+
+        Raises:
+            ValueError: There is no such shard.
+            TypeError: The data set is streamed: make an index.
+        """
+        spec = self._counted_spec("leave_out")
+        names = {shown(url) for url in urls}
+        missing = names - {shown(shard.url) for shard in spec.shards}
+        if missing:
+            raise ValueError(f"{min(missing)} is none of the {len(spec.shards)} shards of this data set.")
+        now = self._now()
+        self._close_active()
+        self._position.load(now, self._position.run, self.step)
+        self._position.left_out = tuple(sorted({*self._position.left_out, *names}))
+
+    def _counted_spec(self, what: str) -> Spec:
         spec = self._settle()
-        return spec.steps(epoch) if spec.indexed else 0
+        if not isinstance(spec, Spec) or not spec.indexed:
+            raise TypeError(f"{what} takes one data set whose records are counted: parquet, Arrow, or with an index.")
+        return spec
+
+    def steps_of(self, state: dict[str, Any]) -> int:
+        """Global batches of the epoch that a state is in, under all its grids; 0 where they are not known."""
+        spec = self._settle()
+        start = State.from_json(state, self.dataset.topology.rank).start
+        return spec.steps(start) + sum(each.k for each in start.past) if spec.indexed else 0
 
     def adopt(self, state: State, allow: Collection[str] = (), difference: str = "") -> None:
         """Let the next iterator begin at a state.
@@ -255,8 +328,15 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         check_allowed(allow)
         self._close_active()
         self._forget_spec()  # the state's window may be another
-        self._unchecked, self._before = Loaded(state, frozenset(allow), difference), replace(self._position)
+        if isinstance(self.dataset, StreamingDataset) and self.dataset.on_change != "error" and not state.start.begun:
+            allow = {*allow, "data"}
+        if self._unchecked is None:  # else the position is one that was not checked either
+            self._before = replace(self._position)
+        self._unchecked, self._window = Loaded(state, frozenset(allow), difference), None
+        if state.start.begun:
+            self._listed_for = state.start.epoch
         self._position.load(state.start, state.run or None, state.step)
+        self._position.left_out = state.left_out
         if self.dataset.is_prepared:
             self._settle()
 
@@ -267,22 +347,23 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         spec = self._settle()
         now = self._now()
         self._close_active()
+        if self._listed_for != now.epoch and not now.begun:
+            spec = self._settle_anew(spec)
+        self._listed_for = now.epoch
         start = self._position.begin(Start(now.epoch))
         if not spec.indexed and not start.cursors:
-            start = replace(start, cursors=(START,) * spec.grid.columns)
-        pool = self._pool or self._new_pool(spec)
-        self._pool = pool if self.persistent_workers else None
-        pool.begin(start)
+            start = replace(start, cursors=(START,) * spec.at(start).grid.columns)
+        workers = self._workers(spec.at(start).grid)
         self._position.place = start
-        self._schedule = self._new_schedule(spec, start, pool.workers)
+        self._restarts = Restarts(self.restart_workers)
         iterator = LoaderIterator(
-            pool,
-            self._schedule,
+            partial(self._begin, spec, workers),
+            workers,
             self,
             prefetch=(self.prefetch_factor or 2) if self.num_workers or self._serving.threads else 1,
             chunk=RECORDS_AT_ONCE if self.batch_size is None else 1,
             finish=self._finish,
-            release=lambda failed: self._release(pool, failed),
+            release=self._release,
         )
         self._active = weakref.ref(iterator)
         return iterator
@@ -300,6 +381,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             )
         self._position.place = replace(place, k=place.k + of_epoch)
         self._position.step += of_epoch
+
+    def died(self, death: WorkerDiedError) -> None:
+        """A worker has died: go on with new ones, or raise where that was done often enough; called by the iterator."""
+        self._restarts.note(death, self.num_workers, self._position.step, self._position.place.epoch)
+        self.ledger.restarted()
 
     def finished(self) -> None:
         """The epoch is over: the next one is up; called by the iterator."""
@@ -323,24 +409,47 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             self._dataset_epoch = self.dataset.epoch
             self.set_epoch(self.dataset.epoch)
         now, spec = self._position.now(running=self._running), self._spec
-        if spec is not None and spec.indexed and spec.end != "cycle" and now.k and now.k >= spec.steps(now.epoch):
+        if spec is not None and spec.indexed and spec.end != "cycle" and now.begun and now.k >= self._steps(spec, now):
             return Start(now.epoch + 1)
         return now
 
-    def _settle(self) -> Spec:
+    def _steps(self, spec: Spec | MixedSpec, start: Start) -> int:
+        """Global batches that an epoch has under its grid; noted, for a chain of grids takes time to follow."""
+        place = replace(start, k=0)
+        if self._counted is None or self._counted[0] != place:
+            self._counted = place, spec.steps(place)
+        return self._counted[1]
+
+    def _workers(self, grid: Grid) -> int:
+        """How many workers make batches of a grid; warns of those that can't."""
+        wanted = max(1, self.num_workers)
+        workers = grid.workers(wanted)
+        if workers < wanted and grid != self._warned_of:
+            self._warned_of = grid
+            logger.warning(
+                "%d of %d workers have nothing to do: the epoch was dealt to %d columns of lanes, and %d is the most "
+                "that can share these. lanes=(%d, %d) of the data set fits %d workers from the next run on.",
+                wanted - workers, wanted, grid.columns, workers, grid.rows, wanted, wanted,
+            )  # fmt: skip
+        return workers
+
+    def _settle(self) -> Spec | MixedSpec:
         """The spec for the options and the topology, made once; an armed state is checked against it."""
         if self._spec is not None:
             return self._spec
         dataset = self.dataset
         settled = dataset.prepare()
-        batch = self._global_batch or (self.batch_size or 1) * settled.topology.world_size
+        batch = self._batch(settled.topology.world_size)
         loaded = self._unchecked
-        window = loaded.window if loaded is not None else None
-        spec = dataset.spec(batch, max(1, self.num_workers), drop_last=self.drop_last, window=window)
+        window = loaded.window if loaded is not None else self._window
+        grid = dataset.grid(batch, max(1, self.num_workers))
+        spec: Spec | MixedSpec = dataset.spec(grid, drop_last=self.drop_last, window=window)
         records = spec.map is not None or (self._serving.output == "records" and not self.num_workers)
         spec = replace(spec, columnar=self._columnar(spec), records=records)
-        if spec.indexed and not spec.steps(0):
-            slots = spec.indexed_plan(0).slots
+        if isinstance(spec, MixedSpec):
+            spec = replace(spec, unite=self._serving.output != "records")
+        elif spec.indexed and not spec.steps(Start(0)):
+            slots = spec.indexed_plan(Start(0)).slots
             raise TopologyError(
                 f"drop_last=True leaves nothing: {slots} records are fewer than a global batch of {batch}."
             )
@@ -348,6 +457,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             self._unchecked = None
             try:
                 loaded.check(spec, dataset.window, settled.shards.digest)
+                self._position.go_on(self._taken_up(loaded.state, spec))
             except StatusError:
                 self._position = self._before
                 raise
@@ -365,7 +475,34 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             )
         return spec
 
-    def _columnar(self, spec: Spec) -> bool:
+    def _settle_anew(self, spec: Spec | MixedSpec) -> Spec | MixedSpec:
+        """The spec of an epoch that begins, with the data that are there now where that is wanted."""
+        dataset = self.dataset
+        if self._listed_for is None or not isinstance(spec, Spec) or not isinstance(dataset, StreamingDataset):
+            return spec
+        if dataset.on_change == "error":
+            return spec
+        dataset.prepare_anew()
+        self._forget_spec()
+        self._window = spec.window  # of the run
+        return self._settle()
+
+    def _taken_up(self, state: State, spec: Spec | MixedSpec) -> Start:
+        """Where a state goes on under the running topology."""
+        if not state.plan:
+            return state.start
+        if isinstance(spec, MixedSpec):
+            return goes_on(state, spec, fixed=self.dataset.lanes is not None)
+        refuse = self.dataset.on_topology_change == "raise"
+        if not spec.indexed:
+            return taken_up_streamed(state, spec, refuse=refuse)
+        return taken_up(state, spec, fixed=self.dataset.lanes is not None, refuse=refuse)
+
+    def _batch(self, world_size: int) -> int:
+        """The global batch size."""
+        return self._global_batch or (self.batch_size or 1) * world_size
+
+    def _columnar(self, spec: Spec | MixedSpec) -> bool:
         """Whether columns are kept as long as can be: where they are wanted, travel between processes, or are small."""
         if (
             spec.record_bytes < SMALL_RECORD
@@ -375,13 +512,33 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             return False
         return self._serving.output != "records" or (self.num_workers > 0 and self._serving.collate is None)
 
-    def _new_pool(self, spec: Spec) -> Pool:
-        work = SpecWork(spec)
+    def _begin(self, spec: Spec | MixedSpec, workers: int) -> tuple[Pool, Schedule]:
+        """Let workers begin behind the last batch delivered, new ones where there are none."""
+        pool = self._pool or self._new_pool(spec)
+        self._pool = pool if self.persistent_workers else None
+        try:
+            pool.begin(self._position.place)
+        except BaseException:
+            self._release(pool, failed=True)
+            raise
+        self._schedule = self._new_schedule(spec, self._position.place, workers)
+        return pool, self._schedule
+
+    def _new_pool(self, spec: Spec | MixedSpec) -> Pool:
+        work = work_of(spec)
         if not self.num_workers:
             return InProcess(work, self._serving)
-        seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+        if not self._restarts.count:  # a death must not move the training loop's own random state
+            self._seed = self._base_seed()
+        seed = self._seed + self._restarts.count * self.num_workers
         arguments = WorkerArguments(work, self._serving, self.dataset, seed, self.worker_init_fn)
         return Processes(arguments, self.num_workers, start_context(self.multiprocessing_context), self.timeout)
+
+    def _base_seed(self) -> int:
+        """The workers' base seed: of the generator, else of seed and epoch, so that the loop's random state stays."""
+        if self.generator is not None:
+            return int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+        return int(generator("workers", self.dataset.seed, self.epoch).integers(1 << 62))
 
     def _finish(self, answer: Answer) -> None:
         """Make of an answer's batch what the user gets."""
@@ -390,10 +547,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if self.pin_memory and accelerated():
             answer.batch = pin(answer.batch)
 
-    def _new_schedule(self, spec: Spec, start: Start, workers: int) -> Schedule:
+    def _new_schedule(self, spec: Spec | MixedSpec, start: Start, workers: int) -> Schedule:
         if not spec.indexed:
             return ByTurns(start, workers)
-        stop = None if spec.end == "cycle" else spec.steps(start.epoch)
+        stop = None if spec.end == "cycle" else self._steps(spec, start)
         return ByNumber(start.k, stop, workers)
 
     def _release(self, pool: Pool, failed: bool) -> None:
@@ -411,7 +568,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         self._active = None
 
     def _forget_spec(self) -> None:
-        self._spec = None
+        self._spec = self._counted = None
         if self._pool is not None:
             self._pool.close()
             self._pool = None

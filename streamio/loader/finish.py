@@ -32,6 +32,10 @@ def takes_rng(function: Callable[..., Any]) -> bool:
         return False
 
 
+#: Formats whose records are numbered by the byte that they begin at.
+BY_BYTE = ("jsonl", "text")
+
+
 class Finisher:
     """Adds what the URL tells, `__shard__` and `__index__` where asked, and applies the user's map.
 
@@ -48,6 +52,7 @@ class Finisher:
         self._rng = spec.map is not None and takes_rng(spec.map)
         self._threads = threads if spec.map is not None else None
         self._adds = spec.provenance or (spec.partitions is not None and bool(spec.partitions.delivered))
+        self._unit = "byte" if spec.format.name in BY_BYTE else "record"
         self._told: dict[int, dict[str, Any]] = {}  # partition values of splits
 
     def __call__(self, chunk: Chunk) -> Chunk:
@@ -114,10 +119,10 @@ class Finisher:
         try:
             value = self._map(record, rng=generator(*self._key, split, number)) if self._rng else self._map(record)
         except DropRecord as drop:
-            return Bad(drop.reason, drop.message, f"record {index}")
+            return Bad(drop.reason, drop.message, f"{self._unit} {index}")
         except Exception as error:
             if sys.version_info >= (3, 11):
-                where = f"{shown(self._spec.url(split))} at record {index}"
+                where = f"{shown(self._spec.url(split))} at {self._unit} {index}"
                 error.add_note(f"Raised by the map given to StreamingDataset, for {where}.")
             raise
         if value is None:

@@ -6,27 +6,27 @@ Also where a slot's record can't be used: what stands in for it is found by the 
 from __future__ import annotations
 
 from collections import Counter
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from streamio.errors import TooManyDropsError
 from streamio.formats.base import Bad
-from streamio.loader.chunk import Chunk, Values, join, pick
+from streamio.loader.chunk import Chunk, Values, join, joined, pick
 from streamio.loader.finish import Finisher
 from streamio.loader.lanes import BLOCK, BLOCK_BYTES, Holder, LaneReader
 from streamio.loader.spec import Made, Start
 from streamio.loader.splits import SplitLoader
+from streamio.loader.steering import left_out, why
 from streamio.loader.threads import Threads
 from streamio.observe.drops import Drop
+from streamio.plan import runs
 from streamio.storage.faults import shown
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from streamio.loader.spec import Spec
-    from streamio.plan import Lane
+    from streamio.plan import Stretch
     from streamio.storage.reader import Reader
 
 
@@ -49,16 +49,16 @@ class IndexedMaker:
         start: Start,
         map_threads: Threads | None = None,
     ) -> None:
-        self._spec = spec
-        self._epoch = start.epoch
+        self._spec = spec = spec.at(start)
+        self._start = start
         self._finish = Finisher(spec, start.epoch, map_threads)
         self._threads = threads
         self._loader = SplitLoader(spec, reader, threads)
-        self._steps = spec.steps(start.epoch)
-        self._plan = spec.indexed_plan(start.epoch)
+        self._loader.bad.update(dict.fromkeys(left_out(spec, start.left_out).tolist(), why()))
+        self._passes = spec.steps(start), spec.steps(start, 1)
+        self._plan = spec.indexed_plan(start)
         self._lanes: dict[tuple[int, int], LaneReader] = {}
         self._probe: Holder | None = None
-        self._last_order: tuple[tuple[int | str, ...], NDArray[np.int64]] | None = None
 
     def make(self, k: int) -> Made:
         """This rank's share of global batch k.
@@ -67,15 +67,26 @@ class IndexedMaker:
             TooManyDropsError: The batch must not be empty, and the epoch has not one good record.
         """
         if self._spec.end == "cycle":
-            turn, k = divmod(k, self._steps)
-            if turn != self._plan.turn:
+            turn, k = turn_of(k, *self._passes)
+            if self._start.turn + turn != self._plan.turn:
                 self._close_lanes()
-                self._plan = self._spec.indexed_plan(self._epoch, turn)
+                self._plan = self._spec.indexed_plan(self._start, turn)
         made = Made()
         drops: Counter[tuple[str, Bad]] = Counter()
         made.values = join([self._make_row(row, k, made, drops) for row in self._spec.rows])
         made.drops = [Drop(bad.reason, shown(url), bad.position, bad.message, n) for (url, bad), n in drops.items()]
         return made
+
+    def slots(self, row: int, column: int, low: int, high: int) -> Chunk:
+        """The finished slots at places [low, high) of a lane of the pass that the iteration begins in."""
+        return self._finish(self._lane(row, column).read(low, high))
+
+    def leave(self, row: int, column: int) -> bool:
+        """Let go of a lane; tells whether another one is still held."""
+        self._lanes.pop((row, column)).close()
+        if not self._lanes:
+            self._close_lanes()
+        return bool(self._lanes)
 
     def close(self) -> None:
         """End what is being loaded."""
@@ -94,7 +105,7 @@ class IndexedMaker:
         even = spec.end != "exact"
         wanted = len(slots)
         if even and short:  # every row as long as the longest
-            wanted = -(-(plan.slots - plan.full * plan.grid.batch) // plan.grid.rows)
+            wanted = -(-(plan.left - plan.full * plan.grid.batch) // plan.grid.rows)
         good, lost = slots.good(), slots.lost
         if spec.on_drop == "refill":
             missing = wanted - len(slots)
@@ -120,7 +131,7 @@ class IndexedMaker:
         """
         count = len(good)
         if not count:
-            good = self._next_good(row, k)
+            good = self.next_good(row, k)
         stand_ins = list(islice(cycle(range(len(good))), missing))
         places: list[tuple[int, bool]] = []
         own = iter(range(count))
@@ -136,7 +147,7 @@ class IndexedMaker:
             dict(good[place]) if again and isinstance(good[place], dict) else good[place] for place, again in places
         ]
 
-    def _next_good(self, row: int, k: int) -> Values:
+    def next_good(self, row: int, k: int) -> Values:
         """The first good record behind batch k of its lane, cyclically; else of the next lanes.
 
         Else of the short batch.
@@ -147,55 +158,51 @@ class IndexedMaker:
         number = row * grid.columns + column
         if self._probe is None:  # kept, for the next batch without a good record is likely to be near
             self._probe = Holder(plan, self._loader, columnar=self._spec.columnar)
-        for step in range(lanes + 1):
+        for step in range(lanes):
             lane = plan.lane(*divmod((number + step) % lanes, grid.columns))
             low = min(place, lane.length) if step == 0 else 0
-            windows = [*range(lane.window_at(low), lane.window_at(max(0, lane.length - 1)) + 1)]
-            if low:  # at last what lies before the batch
-                windows += range(lane.window_at(low - 1) + 1)
-            for turn, window in enumerate(windows):
-                first, _ = lane.span(window)
-                slots = self._order(lane, window)[max(0, low - first) if not turn else 0 :]
-                value = self._first_good(self._probe, slots, whole=bool(lane.window))
+            behind = ((stretch, max(0, low - stretch.first)) for stretch in lane.stretches(low))
+            before = ((stretch, 0) for stretch in lane.stretches(0, low))
+            for stretch, skipped in chain(behind, before):
+                value = self._first_good(self._probe, stretch, skipped)
                 if value is not None:
                     return value
         for other in range(grid.rows):
-            value = self._first_good(self._probe, plan.tail((row + other) % grid.rows), whole=False)
-            if value is not None:
-                return value
+            for stretch in plan.tail((row + other) % grid.rows):
+                value = self._first_good(self._probe, stretch)
+                if value is not None:
+                    return value
+        if plan.past:  # what is left has none: the pass as a whole, which was dealt to other grids before
+            for stretch in plan.whole.stretches():
+                value = self._first_good(self._probe, stretch)
+                if value is not None:
+                    return value
         raise TooManyDropsError(
-            f"Epoch {self._epoch} has not one good record in {plan.slots} slots, so there is nothing to make a "
-            "batch of. "
-            f"`streamio cat` on the shards shows what is wrong with them."
+            f"Epoch {self._start.epoch} has not one good record in {plan.left} slots, so there is nothing to make a "
+            f"batch of.{self._first_lost(row, k)} `streamio cat` on the shards shows what they hold."
         )
 
-    def _order(self, lane: Lane, window: int) -> NDArray[np.int64]:
-        """The slots of a window; those of the window asked for last are kept."""
-        key = (*lane.key, lane.start, window)
-        if self._last_order is None or self._last_order[0] != key:
-            self._last_order = (key, lane.order(window))
-        return self._last_order[1]
+    def _first_lost(self, row: int, k: int) -> str:
+        """What became of a batch's first record, for an error."""
+        slots = self._finish(self._read_tail(row) if k == self._plan.full else self._read_lane(row, k))
+        for split, bad, _ in slots.losses():
+            where = f" at {bad.position}" if bad.position else ""
+            return f" The first: {shown(self._spec.url(split))}{where}: {bad.reason}: {bad.message or 'left out'}."
+        return ""
 
-    def _first_good(self, holder: Holder, slots: NDArray[np.int64], *, whole: bool) -> Values | None:
-        """The first of these slots whose record is good, finished; None where none is.
-
-        Args:
-            holder: Where they are held.
-            slots: The slots.
-            whole: Whether they are of one window, which is held as a whole.
-        """
+    def _first_good(self, holder: Holder, stretch: Stretch, low: int = 0) -> Values | None:
+        """The first slot of a stretch, from a place in it on, whose record is good, finished; None where none is."""
+        slots = stretch.order[low:]
         splits, _ = self._plan.locate(slots)
         most = max(1, min(BLOCK, int(BLOCK_BYTES / self._loader.mean)))
         size = 1  # more at once where the first ones are not good: a filter may leave out nearly all
         while len(slots):
-            bad = np.array(list(self._loader.bad), dtype=np.int64)
-            keep = ~np.isin(splits, bad)
+            keep = ~np.isin(splits, np.array(list(self._loader.bad), dtype=np.int64))
             slots, splits = slots[keep], splits[keep]
             if not len(slots):
                 break
             block, slots, splits = slots[:size], slots[size:], splits[size:]
-            span = self._last_order[1] if whole and self._last_order is not None else block
-            holder.hold(int(span.min()), int(span.max()) + 1)
+            holder.hold(stretch.ranges if stretch.key is not None else runs(block))  # a window is held as a whole
             chunk = holder.gather(block)
             for place in chunk.good_slots():
                 value = self._finish(chunk.cut(place, place + 1)).good()
@@ -206,24 +213,28 @@ class IndexedMaker:
 
     def _read_lane(self, row: int, k: int) -> Chunk:
         column, low, high = self._plan.places(k)
+        return self._lane(row, column).read(low, high)
+
+    def _lane(self, row: int, column: int) -> LaneReader:
         reader = self._lanes.get((row, column))
         if reader is None:
             lane = self._plan.lane(row, column)
             spec = self._spec
             reader = LaneReader(self._plan, lane, self._loader, columnar=spec.columnar, records=spec.records)
             self._lanes[row, column] = reader
-        return reader.read(low, high)
+        return reader
 
     def _read_tail(self, row: int) -> Chunk:
-        tail = self._plan.tail(row)
-        if not len(tail):
-            return Chunk([], tail, tail, tail, {})
+        none = np.empty(0, np.int64)
         holder = Holder(self._plan, self._loader, columnar=self._spec.columnar)
+        chunks = []
         try:
-            holder.hold(int(tail[0]), int(tail[-1]) + 1)
-            return holder.gather(tail)
+            for stretch in self._plan.tail(row):
+                holder.hold(stretch.ranges)
+                chunks.append(holder.gather(stretch.order))
         finally:
             holder.close()
+        return joined(chunks) if chunks else Chunk([], none, none, none, {})
 
     def _close_lanes(self) -> None:
         for reader in self._lanes.values():
@@ -231,4 +242,18 @@ class IndexedMaker:
         self._lanes.clear()
         if self._probe is not None:
             self._probe.close()
-            self._probe = self._last_order = None
+            self._probe = None
+
+
+def turn_of(k: int, first: int, each: int) -> tuple[int, int]:
+    """The pass of an endless stream that global batch k lies in, and its number there.
+
+    Args:
+        k: The batch.
+        first: Batches of the first pass.
+        each: Batches of every later one.
+    """
+    if k < first:
+        return 0, k
+    turn, k = divmod(k - first, each)
+    return turn + 1, k

@@ -1,4 +1,7 @@
-"""One pass of a loader over an epoch: keeps every worker busy and hands over batches in the plan's order."""
+"""One pass of a loader over an epoch: keeps every worker busy and hands over batches in the plan's order.
+
+Where a worker dies, it begins anew behind the last batch delivered: what had been asked for or received is made again.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,17 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from streamio.errors import StreamioError
+from streamio.loader.restart import WorkerDiedError
 
 if TYPE_CHECKING:
     from streamio.loader.pool import Pool
     from streamio.loader.schedule import Schedule
     from streamio.loader.server import Answer
+
+T = TypeVar("T")
 
 
 class Listener(Protocol):
@@ -21,6 +27,10 @@ class Listener(Protocol):
 
     def delivered(self, answer: Answer, *, of_epoch: bool) -> None:
         """An answer has come in its turn; raises to stop the run."""
+        ...
+
+    def died(self, death: WorkerDiedError) -> None:
+        """A worker is dead, and all are gone; raises where no others are to take their place."""
         ...
 
     def finished(self) -> None:
@@ -43,37 +53,36 @@ class LoaderIterator(Iterator[Any]):
     """An iterator over the batches of one epoch.
 
     Args:
-        pool: Where batches are made.
-        schedule: Their order.
+        begin: Begins behind the last batch delivered; gives where batches are made, and their order.
+        workers: How many workers make them.
         listener: Who is told.
         prefetch: Requests that each worker may have open.
         chunk: Batches asked for by one request.
         finish: Applied to each answer that holds a batch, in the training process.
-        release: Called once when the pool is not needed any more, with whether something failed.
+        release: Called with a pool that is not needed any more, and whether something failed.
     """
 
     def __init__(
         self,
-        pool: Pool,
-        schedule: Schedule,
+        begin: Callable[[], tuple[Pool, Schedule]],
+        workers: int,
         listener: Listener,
         *,
         prefetch: int,
         chunk: int,
         finish: Callable[[Answer], None],
-        release: Callable[[bool], None],
+        release: Callable[[Pool, bool], None],
     ) -> None:
-        self._pool: Pool | None = pool
-        self._schedule = schedule
+        self._pool: Pool | None = None
+        self._make = begin
+        self._workers = workers
         self._listener = listener
         self._prefetch = prefetch
         self._chunk = chunk
         self._finish = finish
         self._release = release
-        self._open = [0] * pool.workers
-        self._answers: list[deque[Answer]] = [deque() for _ in range(pool.workers)]
         self._ended = False
-        self._fill()
+        self._surviving(self._begin)
 
     def __next__(self) -> Any:
         if self._ended:
@@ -85,7 +94,7 @@ class LoaderIterator(Iterator[Any]):
             )
         begun = time.perf_counter()
         try:
-            answer = self._next()
+            answer = self._surviving(self._next)
         except StopIteration as error:  # of a user's function: it must not pass for the end of the epoch
             self.close(failed=True)
             raise RuntimeError("map, collate_fn or decode raised StopIteration") from error
@@ -103,9 +112,9 @@ class LoaderIterator(Iterator[Any]):
 
     def close(self, *, failed: bool = False) -> None:
         """Let go of the workers."""
-        if self._pool is not None:
-            self._pool = None
-            self._release(failed)
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            self._release(pool, failed)
 
     def __del__(self, _ends: Callable[[], bool] = sys.is_finalizing) -> None:
         if getattr(self, "_pool", None) is not None and not _ends():  # pools end themselves with the interpreter
@@ -116,8 +125,26 @@ class LoaderIterator(Iterator[Any]):
         """Whether it may still deliver."""
         return self._pool is not None
 
+    def _surviving(self, act: Callable[[], T]) -> T:
+        """Do something, again where a worker died meanwhile and others may take its place."""
+        while True:
+            try:
+                return act()
+            except WorkerDiedError as death:  # noqa: PERF203 - it takes a death to come here
+                self.close(failed=True)
+                self._listener.died(death)
+
+    def _begin(self) -> None:
+        """Begin behind the last batch delivered."""
+        self._pool, self._schedule = self._make()
+        self._open = [0] * self._workers
+        self._answers: list[deque[Answer]] = [deque() for _ in range(self._workers)]
+        self._fill()
+
     def _next(self) -> Answer | None:
         """The next answer that holds a batch; None at the end of the epoch."""
+        if self._pool is None:  # a worker has died
+            self._begin()
         while (worker := self._schedule.due()) is not None:
             answer = self._answer(worker)
             if answer.failure is not None:
@@ -149,7 +176,7 @@ class LoaderIterator(Iterator[Any]):
         asking = True
         while asking:
             asking = False
-            for worker in range(self._pool.workers):
+            for worker in range(len(self._open)):
                 if self._open[worker] >= self._prefetch:
                     continue
                 tokens: list[int] = []

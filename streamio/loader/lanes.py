@@ -57,29 +57,26 @@ class Holder:
         self._loader.used(split)
         return gathered(self._held, split, number, self._loader.splits.first, columnar=self._columnar)
 
-    def hold(self, start: int, stop: int, end: int | None = None) -> None:
-        """Hold the splits of the slots [start, stop) and let go of all others.
+    def hold(self, ranges: NDArray[np.int64], following: NDArray[np.int64] | None = None) -> None:
+        """Hold the splits of some slots and let go of all others.
 
         Args:
-            start: First slot.
-            stop: Slot behind the last.
-            end: Slot up to which splits are loaded ahead; None for none.
+            ranges: The slots, as ranges [start, stop).
+            following: Those that come next, of which splits are loaded ahead; None for none.
         """
-        places = self._plan.between(start, stop)
-        needed = self._plan.splits_between(start, stop).tolist()
+        needed = self._rows(ranges)
         for split in needed:
             if split not in self._held and split not in self._coming and not self._loader.large(split):
                 self._coming[split] = self._loader.start(split)
         for split in [split for split in self._held if split not in needed]:
             self._let_go(split)
-        for place, split in zip(places, needed, strict=True):
+        for split, (low, high) in needed.items():
             if self._loader.large(split):
-                first = int(self._plan.offsets[place])
-                self._reach(split, max(0, start - first), min(stop - first, int(self._loader.splits.records[split])))
+                self._reach(split, low, high)
             elif split not in self._held:
                 self._held[split] = self._coming.pop(split).arrive()
-        if end is not None:
-            self._load_ahead(stop, end)
+        if following is not None:
+            self._load_ahead(following)
 
     def close(self) -> None:
         """Give back what was loaded ahead."""
@@ -104,15 +101,30 @@ class Holder:
         self._held[split] = pieces = self._loader.pieces(split)
         pieces.reach(low, high)
 
-    def _load_ahead(self, slot: int, end: int) -> None:
-        """Begin to load the splits behind `slot`, in order, while the budget lasts."""
-        for split in self._plan.splits_between(slot, end)[:MOST_AHEAD].tolist():
-            if split in self._held or split in self._coming:
-                continue
-            coming = None if self._loader.large(split) else self._loader.start_ahead(split)
-            if coming is None:
-                break
-            self._coming[split] = coming
+    def _rows(self, ranges: NDArray[np.int64]) -> dict[int, tuple[int, int]]:
+        """The splits that slots lie in, in order, and from which to which row of each."""
+        plan, found = self._plan, dict[int, tuple[int, int]]()
+        for start, stop in ranges.tolist():
+            for place in plan.between(start, stop):
+                split, first = int(plan.splits[place]), int(plan.offsets[place])
+                low, high = max(0, start - first), min(stop - first, int(plan.offsets[place + 1]) - first)
+                before = found.get(split, (low, high))
+                found[split] = min(before[0], low), max(before[1], high)
+        return found
+
+    def _load_ahead(self, ranges: NDArray[np.int64]) -> None:
+        """Begin to load the splits of slots, in order, while the budget lasts."""
+        most = MOST_AHEAD
+        for start, stop in ranges[:MOST_AHEAD].tolist():
+            splits = self._plan.splits_between(start, stop)[:most].tolist()
+            most -= len(splits)
+            for split in splits:
+                if split in self._held or split in self._coming:
+                    continue
+                coming = None if self._loader.large(split) else self._loader.start_ahead(split)
+                if coming is None:
+                    return
+                self._coming[split] = coming
 
 
 class LaneReader:
@@ -172,22 +184,16 @@ class LaneReader:
         share = plan.grid.share
         block = share * max(1, int(min(BLOCK, BLOCK_BYTES / self._loader.mean)) // share)  # whole batches: no joining
         holder = Holder(plan, self._loader, columnar=self._columnar)
-        end = lane.start + lane.length
         try:
-            while lane.window and low < lane.length:
-                window = lane.window_at(low)
-                first, last = lane.span(window)
-                order = lane.order(window)
-                holder.hold(lane.start + first, lane.start + last, end)
-                while low < last:
-                    stop = min(last, low + block)
-                    yield holder.gather(order[low - first : stop - first])
-                    low = stop
             while low < lane.length:
-                stop = min(lane.length, low + block)
-                holder.hold(lane.start + low, lane.start + stop, end)
-                yield holder.gather(np.arange(lane.start + low, lane.start + stop, dtype=np.int64))
-                low = stop
+                stretch = lane.stretch(low)
+                if stretch.key is None:  # in base order: not more of it is held than is made at once
+                    stretch = lane.run(low, min(low + block, stretch.last))
+                holder.hold(stretch.ranges, lane.behind(stretch.last))
+                while low < stretch.last:
+                    stop = min(stretch.last, low + block)
+                    yield holder.gather(stretch.order[low - stretch.first : stop - stretch.first])
+                    low = stop
         finally:
             holder.close()
 

@@ -55,11 +55,15 @@ class Ledger:
 
     def stats(self) -> Stats:
         """The counts as they are now."""
-        return replace(self._stats, dropped=dict(self._earlier + self.drops.reasons))
+        return replace(self._stats, dropped=dict(self._earlier + self.drops.reasons), sources=dict(self._stats.sources))
 
     def waited(self, seconds: float) -> None:
         """Count waiting time."""
         self._stats.wait_seconds += seconds
+
+    def restarted(self) -> None:
+        """Count that the workers are started anew."""
+        self._stats.worker_restarts += 1
 
     def add(self, answer: Answer) -> None:
         """Count what was delivered.
@@ -72,6 +76,8 @@ class Ledger:
         stats.batches += bool(answer.records)
         stats.padded += answer.padded
         stats.refilled += answer.refilled
+        for source, records in answer.sources.items():
+            stats.sources[source] = stats.sources.get(source, 0) + records
         self.add_io(answer.io)
         if stats.refilled > REFILLS_TOLD * stats.records > REFILLS_TOLD * FRACTION_FLOOR and not self._refills_told:
             self._refills_told = True

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from streamio.loader.server import Server, Serving, SpecWork
 from streamio.loader.spec import Spec, Start
 from streamio.loader.state import lanes_from_json, lanes_to_json
-from streamio.plan import START
+from streamio.plan import START, Grid
 
 if TYPE_CHECKING:
     from streamio.dataset import StreamingDataset
@@ -23,9 +23,10 @@ logger = logging.getLogger(__name__)
 
 def iterate(dataset: StreamingDataset, number: int, workers: int) -> Iterator[Any]:
     """The records of column `number` of `workers`, from the data set's status of that worker on."""
-    spec = dataset.spec(dataset.prepare().topology.world_size, workers, drop_last=False)
+    world_size = dataset.prepare().topology.world_size
+    spec = dataset.spec(Grid(world_size, workers, world_size), drop_last=False)
     start = _start(dataset, spec, number, workers)
-    stop = None if spec.end == "cycle" or not spec.indexed else spec.steps(start.epoch)
+    stop = None if spec.end == "cycle" or not spec.indexed else spec.steps(start)
     k, lanes = start.k, start
     server = Server(SpecWork(spec), Serving(batched=False))
     server.begin(start)
@@ -42,7 +43,8 @@ def iterate(dataset: StreamingDataset, number: int, workers: int) -> Iterator[An
             else:
                 k += 1
                 cursors = [*lanes.cursors[:number], answer.cursor, *lanes.cursors[number + 1 :]]
-                lanes = Start(start.epoch, k, tuple(cursors), frozenset({number} if answer.ended else ()), number)
+                ended = frozenset({number} if answer.ended else ())
+                lanes = Start(start.epoch, k, cursors=tuple(cursors), ended=ended, column=number)
                 place["lanes"] = lanes_to_json(lanes)
             # Before the record goes out: whoever asks in between is told where to go on behind it.
             dataset._set_worker_resume_data_status(number, {**place, "k": k})  # noqa: SLF001
@@ -60,7 +62,7 @@ def iterate(dataset: StreamingDataset, number: int, workers: int) -> Iterator[An
 def _start(dataset: StreamingDataset, spec: Spec, number: int, workers: int) -> Start:
     """Where the status of this worker says, if it is of the epoch at hand; else the beginning."""
     status = dataset._get_worker_data_status(number)  # noqa: SLF001
-    start = Start(dataset.epoch, number if spec.indexed else 0, (START,) * workers)
+    start = Start(dataset.epoch, number if spec.indexed else 0, cursors=(START,) * workers)
     if status is None:
         return start
     if status["epoch"] != dataset.epoch and dataset.epoch_chosen:
@@ -70,5 +72,5 @@ def _start(dataset: StreamingDataset, spec: Spec, number: int, workers: int) -> 
             dataset.epoch,
         )
         return start
-    start = Start(int(status["epoch"]), int(status["k"]), start.cursors)
+    start = Start(int(status["epoch"]), int(status["k"]), cursors=start.cursors)
     return start if spec.indexed else lanes_from_json(start, status["lanes"])

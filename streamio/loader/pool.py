@@ -25,12 +25,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamio.errors import WorkerError
 from streamio.loader.channel import Inbox, send
+from streamio.loader.restart import WorkerDiedError
 from streamio.loader.server import Answer, Server, Serving, Work
 from streamio.loader.threads import Threads, wait
 from streamio.loader.worker import WorkerArguments, worker_main
@@ -168,7 +170,8 @@ class Processes:
         """Wait for the answers to a worker's oldest request.
 
         Raises:
-            WorkerError: A worker died, or did not answer in time.
+            WorkerDiedError: A worker died, this one or another.
+            WorkerError: It did not answer in time.
         """
         begun = time.monotonic()
         remind = begun + REMIND
@@ -281,8 +284,13 @@ class Processes:
         process = self._workers[number].process
         process.join(5.0)
         code = process.exitcode
+        if code is None and not connection.wait([process.sentinel], 0):
+            return WorkerError(
+                f"Worker {number} (pid {process.pid}) takes no requests any more but is still there: was it stopped "
+                "(SIGSTOP)?"
+            )
         if code is None:
-            how = "takes no requests any more but is still there: was it stopped (SIGSTOP)?"
+            how = "has ended, and its exit code was taken by another waitpid() of this process"
         elif code < 0:
             name = signal.Signals(-code).name if -code in signal.Signals.__members__.values() else "unknown"
             how = f"was killed by signal {-code} ({name})"
@@ -293,7 +301,7 @@ class Processes:
                 )
         else:
             how = f"ended with exit code {code}"
-        return WorkerError(f"Worker {number} (pid {process.pid}) {how}.")
+        return WorkerDiedError(f"Worker {number} (pid {process.pid}) {how}.")
 
 
 def start_context(wanted: BaseContext | None) -> BaseContext:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import operator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from streamio.loader.spec import Start
 
@@ -24,6 +24,7 @@ class Position:
         step: Batches delivered since the run began, over all epochs.
         told: Where the next iterator begins, if somebody said so.
         loaded: Whether `told` came out of a state.
+        left_out: URLs of shards that are left out from here on.
     """
 
     place: Start = field(default_factory=lambda: Start(0))
@@ -31,6 +32,7 @@ class Position:
     step: int = 0
     told: Start | None = None
     loaded: bool = False
+    left_out: tuple[str, ...] = ()
 
     def choose(self, epoch: int, *, running: bool) -> None:
         """Let the next iterator begin an epoch, unless it is to go on within that one anyway.
@@ -64,8 +66,15 @@ class Position:
         self.loaded = True
         self.run, self.step = run, step
 
+    def go_on(self, start: Start) -> None:
+        """The place that was loaded, as the running topology takes it up."""
+        self.place = start
+        if self.loaded:
+            self.told = start
+
     def begin(self, default: Start) -> Start:
         """An iterator begins: where it was told, else at `default`."""
         self.place = default if self.told is None else self.told
         self.told, self.loaded = None, False
+        self.place = replace(self.place, left_out=self.left_out)
         return self.place

@@ -68,6 +68,7 @@ class Answer:
         drops: Places whose slots fell out of it.
         refilled: Values that stand in for dropped ones.
         padded: Values that stand where no slot was left.
+        sources: Records of each source (mixtures).
         cursor: Where the lane stands behind it (streamed).
         ended: The lane had nothing left.
         io: Storage counters since the answer before.
@@ -80,6 +81,7 @@ class Answer:
     drops: list[Drop] = field(default_factory=list)
     refilled: int = 0
     padded: int = 0
+    sources: dict[str, int] = field(default_factory=dict)
     cursor: Any = None
     ended: bool = False
     io: IoCounts = field(default_factory=IoCounts)
@@ -194,6 +196,7 @@ class Server:
             drops=made.drops,
             refilled=made.refilled,
             padded=made.padded,
+            sources=made.sources,
             cursor=made.cursor,
             ended=made.ended,
             io=counts - self._told,

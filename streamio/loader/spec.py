@@ -6,11 +6,20 @@ All of it is settled in the parent; a worker derives its lanes from it and asks 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from streamio.observe.drops import Drop
-from streamio.plan import Cursor, Grid, IndexedPlan, IndexedSplits, StreamedPlan, StreamedSplits
+from streamio.plan import (
+    Cursor,
+    Generation,
+    Grid,
+    IndexedPlan,
+    IndexedSplits,
+    StreamedPlan,
+    StreamedRest,
+    StreamedSplits,
+)
 
 if TYPE_CHECKING:
     from streamio.formats.base import Format
@@ -32,8 +41,9 @@ class Spec:
         splits: Their splits; the class tells the kind of plan.
         format: How to decode them.
         read: How to read them.
-        grid: The lane grid.
-        rows: Rows of the grid that this rank serves.
+        grid: The lane grid of an epoch that begins now.
+        rank: This rank.
+        world_size: Number of ranks.
         seed: The run's seed.
         shuffle: Whether the order is permuted.
         window: Slots that are permuted together.
@@ -47,6 +57,7 @@ class Spec:
         records: Whether they become records in the process that makes batches.
         partitions: What URLs tell of their records.
         filters: What the user filters by, as text.
+        max_records: Records that are taken, the first ones; None for all.
     """
 
     shards: ShardList
@@ -54,7 +65,8 @@ class Spec:
     format: Format
     read: ReadSettings
     grid: Grid
-    rows: range
+    rank: int
+    world_size: int
     seed: int
     shuffle: bool
     window: int
@@ -68,6 +80,7 @@ class Spec:
     records: bool = False
     partitions: Partitions | None = None
     filters: str | None = None
+    max_records: int | None = None
 
     def url(self, split: int) -> str:
         """The URL of a split's shard."""
@@ -83,29 +96,53 @@ class Spec:
         """Whether record counts are known."""
         return isinstance(self.splits, IndexedSplits)
 
-    def indexed_plan(self, epoch: int, turn: int = 0) -> IndexedPlan:
-        """The plan of one pass over an indexed data set."""
+    @property
+    def rows(self) -> range:
+        """Rows of the grid that this rank serves."""
+        return self.grid.rows_of(self.rank, self.world_size)
+
+    def at(self, start: Start) -> Spec:
+        """The same with the grid of an epoch that was begun."""
+        return self if start.grid is None else replace(self, grid=start.grid)
+
+    def indexed_plan(self, start: Start, turn: int = 0) -> IndexedPlan:
+        """The plan of a pass over an indexed data set.
+
+        Args:
+            start: Where the iteration begins.
+            turn: Number of the pass, from that of `start` on: only this one was begun under other grids.
+        """
         assert isinstance(self.splits, IndexedSplits)
-        records = self.splits.records
-        return IndexedPlan(records, self.grid, self.seed, epoch, self.shuffle, self.window, turn)
+        return IndexedPlan(
+            records=self.splits.records,
+            grid=start.grid or self.grid,
+            seed=self.seed,
+            epoch=start.epoch,
+            shuffle=self.shuffle,
+            window=self.window,
+            turn=start.turn + turn,
+            past=start.past if not turn else (),
+        )
 
-    def streamed_plan(self, epoch: int) -> StreamedPlan:
+    def streamed_plan(self, start: Start) -> StreamedPlan:
         """The plan of an epoch over a streamed data set."""
-        grid, share = self.grid, self.end == "cycle"
-        return StreamedPlan(len(self.splits), grid.rows, grid.columns, self.seed, epoch, self.shuffle, share)
+        grid, share = start.grid or self.grid, self.end == "cycle"
+        return StreamedPlan(
+            len(self.splits), grid.rows, grid.columns, self.seed, start.epoch, self.shuffle, share, start.rest
+        )
 
-    def steps(self, epoch: int) -> int:
-        """Global batches of one pass over an indexed data set."""
-        plan = self.indexed_plan(epoch)
+    def steps(self, start: Start, turn: int = 0) -> int:
+        """Global batches of a pass over an indexed data set; of one begun under other grids, what was left of it."""
+        plan = self.indexed_plan(start, turn)
         return plan.full if self.drop_last else plan.steps
 
-    def batches(self, epoch: int) -> int:
+    def batches(self, start: Start) -> int:
         """Batches of an indexed epoch that this rank is given: without a share of the last one, it has none of it."""
-        plan = self.indexed_plan(epoch)
+        plan = self.indexed_plan(start)
         short = plan.steps > plan.full and not self.drop_last
         if short and self.end == "exact":
-            short = any(len(plan.tail(row)) for row in self.rows)
-        return plan.full + short
+            short = any(plan.tail(row) for row in self.at(start).rows)
+        return plan.full + short + sum(generation.k for generation in start.past)
 
 
 @dataclass
@@ -117,6 +154,7 @@ class Made:
         drops: Places whose slots fell out of this batch.
         refilled: Values that stand in for dropped ones.
         padded: Values that stand where no slot is left.
+        sources: Records of each source (mixtures).
         cursor: Where the lane stands behind this batch (streamed), as JSON-ready values.
         ended: The lane had nothing left: there is no batch.
     """
@@ -125,6 +163,7 @@ class Made:
     drops: list[Drop] = field(default_factory=list)
     refilled: int = 0
     padded: int = 0
+    sources: dict[str, int] = field(default_factory=dict)
     cursor: Any = None
     ended: bool = False
 
@@ -135,7 +174,12 @@ class Start:
 
     Attributes:
         epoch: The epoch.
-        k: Global batches of it that have been delivered.
+        k: Global batches of it that have been delivered under its grid.
+        grid: The grid; None for that of an epoch that begins now.
+        past: Grids that parts of its pass were delivered under before, and how much (indexed).
+        turn: Number of the pass that `past` speaks of (`end="cycle"`).
+        rest: What was left where the grid changed last (streamed).
+        left_out: URLs of shards whose records are left out from here on.
         cursors: Cursor of each of this rank's lanes by column (streamed).
         ended: Columns whose lane has nothing left (streamed).
         column: The column that is next (streamed).
@@ -143,6 +187,11 @@ class Start:
 
     epoch: int
     k: int = 0
+    grid: Grid | None = None
+    past: tuple[Generation, ...] = ()
+    turn: int = 0
+    rest: StreamedRest | None = None
+    left_out: tuple[str, ...] = ()
     cursors: tuple[Cursor, ...] = ()
     ended: frozenset[int] = frozenset()
     column: int = 0
@@ -150,4 +199,5 @@ class Start:
     @property
     def begun(self) -> bool:
         """Whether anything of the epoch has been delivered."""
-        return bool(self.k or self.ended or any(cursor != Cursor() for cursor in self.cursors))
+        places = any(cursor != Cursor() for cursor in self.cursors)
+        return bool(self.k or self.past or self.turn or self.rest or self.ended or places)

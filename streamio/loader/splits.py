@@ -13,7 +13,6 @@ import numpy as np
 
 from streamio.formats.base import (
     Bad,
-    Columns,
     CorruptError,
     HintedFormat,
     IndexedFormat,
@@ -23,6 +22,7 @@ from streamio.formats.base import (
     Rows,
 )
 from streamio.formats.rows import LeftOut
+from streamio.formats.seeking import Numbered
 from streamio.iterators import end
 from streamio.loader.chunk import join, pick, taken
 from streamio.loader.threads import wait
@@ -73,7 +73,7 @@ class SplitLoader:
         self._shards = spec.shards
         self._format = spec.format
         self._reader = reader
-        self._slot_bytes = spec.splits.wire / spec.splits.records
+        self._slot_bytes = spec.splits.wire / spec.splits.stored
         self._threads, self._heavy = threads
 
     def used(self, split: NDArray[np.int64]) -> None:
@@ -104,7 +104,8 @@ class SplitLoader:
         """A large split, to be read from its start on."""
         assert isinstance(self._format, PiecewiseFormat)
         shard, part = self._shards[int(self.splits.shard[split])], int(self.splits.part[split])
-        return Pieces(self._format.pieces(self._reader.source(shard), part), int(self.splits.records[split]), part)
+        pieces = self._format.pieces(self._reader.source(shard), part)
+        return Pieces(pieces, int(self.splits.stored[split]), part, int(self.splits.first[split]))
 
     def _submit(self, split: int, *, later: bool = False) -> Future[tuple[Split, int]]:
         threads = self._heavy if int(self.splits.nbytes[split]) > HEAVY else self._threads
@@ -116,7 +117,7 @@ class SplitLoader:
 
     def _fetch(self, split: int) -> bool:
         """Let the reader fetch a split's bytes, as far as the budget goes; whether all are on their way."""
-        if not isinstance(self._format, HintedFormat):
+        if not isinstance(self._format, HintedFormat) or split in self.bad:
             return True
         shard, part = self._shards[int(self.splits.shard[split])], int(self.splits.part[split])
         try:
@@ -136,7 +137,7 @@ class SplitLoader:
 
     def _decoded(self, split: int) -> Split:
         shard, part = self._shards[int(self.splits.shard[split])], int(self.splits.part[split])
-        records = int(self.splits.records[split])
+        records = int(self.splits.stored[split])
         try:
             rows = self._format.load(self._reader.source(shard), part)
             if len(rows) == records:
@@ -191,12 +192,14 @@ class Pieces:
         pieces: The rows from the split's start on.
         records: Rows that they hold in all.
         part: Number of the split in its shard.
+        first: Number of its first record there.
     """
 
-    def __init__(self, pieces: Iterator[Rows], records: int, part: int) -> None:
+    def __init__(self, pieces: Iterator[Rows], records: int, part: int, first: int = 0) -> None:
         self._pieces = pieces
         self._records = records
         self._part = part
+        self._first = first
         self._held: list[tuple[int, Rows]] = []  # with the number of their first row
         self._read = 0
         self._damage: Bad | None = None
@@ -232,8 +235,17 @@ class Pieces:
         return values
 
     def arrow(self, places: Places) -> pa.RecordBatch:
-        """The same as columns."""
+        """The same as columns; as records where the pieces have none."""
         return self._taken(places, columnar=True)
+
+    def index_of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The `__index__` of rows at these places, -1 where they are lost."""
+        index = np.full(len(places), -1, np.int64)
+        for first, rows in self._held:
+            inside = np.flatnonzero((places >= first) & (places < first + len(rows)))
+            told = places[inside] - first
+            index[inside] = rows.index_of(told) if isinstance(rows, Numbered) else self._first + places[inside]
+        return index
 
     def close(self) -> None:
         """End the read in flight."""
@@ -260,7 +272,6 @@ class Pieces:
         parts = []
         for number in np.unique(piece).tolist():
             first, rows = self._held[number]
-            assert not columnar or isinstance(rows, Columns)
             parts.append(taken(rows, wanted[piece == number] - first, columnar=columnar))
         unsorted = np.empty_like(order)
         unsorted[order] = np.arange(len(order))

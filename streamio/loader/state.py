@@ -6,28 +6,30 @@ write the same.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import astuple, dataclass, replace
+import base64
+import json
+import zlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from streamio.errors import StatusError
+from streamio.loader.mixed_spec import MixedSpec
 from streamio.loader.spec import Start
-from streamio.plan import Cursor, Place
+from streamio.plan import BegunWindow, Cursor, Generation, Grid, Place, Segment, StreamedRest
 
 if TYPE_CHECKING:
     from streamio.loader.spec import Spec
 
 VERSION = 1
 
-#: Plan inputs that decide which slots a place stands for, with what to call them.
-_TOPOLOGY = {
-    "kind": "the kind of plan",
-    "rows": "the number of ranks (rows of lanes)",
-    "columns": "num_workers (columns of lanes; 0 counts as 1)",
-    "batch": "the global batch size",
-}
+#: Grids of an epoch that a state lists one by one; more are compressed, so that a state stays small.
+LISTED = 32
+
 #: Plan inputs that a caller may let differ; the loader's own value holds then.
-_OPTIONS = ("seed", "shuffle", "window", "end", "drop_last", "on_drop", "filters")
+_OPTIONS = ("seed", "shuffle", "window", "end", "drop_last", "on_drop", "filters", "max_records", "mixture")
 #: Everything that `allow=` may name.
 ALLOWABLE = ("data", *_OPTIONS)
 
@@ -44,6 +46,9 @@ class State:
         digest: Digest of the shard list; "" likewise.
         shards: Number of shards.
         rank: The data-parallel rank whose lanes `start` holds (streamed).
+        ks: Where ranks stand apart (`end="exact"`): each one's `k`, in their order; else empty.
+        lanes: What the state holds of the lanes of each rank (streamed).
+        left_out: URLs of shards that are left out from here on.
     """
 
     run: str
@@ -53,6 +58,9 @@ class State:
     digest: str
     shards: int
     rank: int
+    ks: tuple[int, ...] = ()
+    lanes: Mapping[str, Any] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As JSON-ready values."""
@@ -62,13 +70,19 @@ class State:
             "run": self.run,
             "step": self.step,
             "epoch": start.epoch,
-            "k": start.k,
+            "k": start.k + sum(generation.k for generation in start.past),
             "plan": plan,
             "shards": {"digest": self.digest, "count": self.shards},
-            "generations": [[plan["rows"], plan["columns"], plan["batch"], start.k]] if plan else [],
+            "generations": _chain_to_json([*start.past, *([Generation(_grid(plan), (start.k,))] if plan else [])]),
         }
+        if start.turn:
+            value["turn"] = start.turn
+        if self.left_out:
+            value["left_out"] = list(self.left_out)
         if plan.get("kind") == "streamed":
             value["lanes"] = {str(self.rank): {**lanes_to_json(start), "k": start.k, "step": self.step}}
+            if start.rest is not None:
+                value["rest"] = rest_to_json(start.rest)
         return value
 
     @classmethod
@@ -87,28 +101,49 @@ class State:
             )
         try:
             own = value.get("ranks", {}).get(str(rank), value)  # ranks may have come to their ends apart
-            start, step = Start(int(value["epoch"]), int(own["k"])), int(own["step"])
-            plan = dict(value["plan"])
+            plan, step = dict(value["plan"]), int(own["step"])
+            past = _chain_from_json(value["generations"])[:-1]
+            before = sum(each.k for each in past)
+            start = Start(int(value["epoch"]), int(own["k"]) - before, past=past, turn=int(value.get("turn", 0)))
+            ranks = sorted(value.get("ranks", {}).items(), key=lambda item: int(item[0]))
+            ks = tuple(int(each["k"]) - before for _, each in ranks)
+            if plan and start.begun:
+                start = replace(start, grid=_grid(plan))
+            lanes: dict[str, Any] = {}
             if plan.get("kind") == "streamed":
-                lanes = value["lanes"].get(str(rank))
-                if not any(each["k"] or each["ended"] for each in value["lanes"].values()):
-                    lanes = {"k": 0, "step": step, "cursors": [], "ended": [], "next": 0}  # whoever shared them
-                if lanes is None:
-                    raise StatusError(
-                        f"The state holds the lanes of ranks {', '.join(value['lanes'])} but not those of rank {rank}. "
-                        f"A streamed data set needs each rank's own state, or `Checkpoints`, which gathers them."
-                    )
-                start, step = lanes_from_json(replace(start, k=int(lanes["k"])), lanes), int(lanes["step"])
+                lanes = value["lanes"]
+                start, step = _streamed_start(start, plan, value, rank, step)
             shards = value["shards"]
-            return cls(value["run"], step, start, plan, shards["digest"], int(shards["count"]), rank)
+            count, left_out = int(shards["count"]), tuple(map(str, value.get("left_out", ())))
+            return cls(value["run"], step, start, plan, shards["digest"], count, rank, ks, lanes, left_out)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, StatusError):
                 raise
             raise StatusError(f"The state is damaged: {type(error).__name__}: {error}.") from error
 
 
-def plan_inputs(spec: Spec) -> dict[str, Any]:
+def _grid(plan: Mapping[str, Any]) -> Grid:
+    return Grid(int(plan["rows"]), int(plan["columns"]), int(plan["batch"]))
+
+
+def _chain_to_json(chain: Sequence[Generation]) -> list[Any] | str:
+    """Grids and how much was delivered under each, as lists; compressed where there are many."""
+    value = [[*astuple(each.grid), each.ks[0] if len(each.ks) == 1 else list(each.ks)] for each in chain]
+    if len(value) <= LISTED:
+        return value
+    return base64.b64encode(zlib.compress(json.dumps(value, separators=(",", ":")).encode())).decode()
+
+
+def _chain_from_json(value: list[Any] | str) -> tuple[Generation, ...]:
+    listed = json.loads(zlib.decompress(base64.b64decode(value))) if isinstance(value, str) else value
+    chain = ((grid, ks if isinstance(ks, list) else [ks]) for *grid, ks in listed)
+    return tuple(Generation(Grid(*map(int, grid)), tuple(map(int, ks))) for grid, ks in chain)
+
+
+def plan_inputs(spec: Spec | MixedSpec) -> dict[str, Any]:
     """What a plan is a function of, beside the shards and the place."""
+    if isinstance(spec, MixedSpec):
+        return spec.plan_inputs()
     return {
         "kind": "indexed" if spec.indexed else "streamed",
         "rows": spec.grid.rows,
@@ -121,21 +156,90 @@ def plan_inputs(spec: Spec) -> dict[str, Any]:
         "drop_last": spec.drop_last,
         "on_drop": spec.on_drop,
         "filters": spec.filters,
+        "max_records": spec.max_records,
     }
 
 
 def lanes_to_json(start: Start) -> dict[str, Any]:
     """Where the lanes of one rank stand."""
-    cursors = [[c.offset, *(list(astuple(place)) for place in c.places)] for c in start.cursors]
+    cursors = [_cursor_to_json(cursor) for cursor in start.cursors]
     return {"cursors": cursors, "ended": sorted(start.ended), "next": start.column}
 
 
 def lanes_from_json(start: Start, lanes: dict[str, Any]) -> Start:
     """The place with the lanes that `lanes_to_json` gave."""
-    cursors = tuple(
-        Cursor(tuple(Place(*map(int, place)) for place in places), int(offset)) for offset, *places in lanes["cursors"]
-    )
+    cursors = tuple(cursor_from_json(value) for value in lanes["cursors"])
     return replace(start, cursors=cursors, ended=frozenset(map(int, lanes["ended"])), column=int(lanes["next"]))
+
+
+def cursor_from_json(value: list[Any]) -> Cursor:
+    """A lane's cursor, as `lanes_to_json` tells it."""
+    offset, *places = value
+    more = places.pop() if places and isinstance(places[-1], dict) else {}
+    return Cursor(
+        tuple(Place(*map(int, place)) for place in places),
+        int(offset),
+        tuple(Place(*map(int, place)) for place in more.get("ends", ())),
+        tuple(Segment(*map(int, segment)) for segment in more.get("segments", ())),
+        int(more.get("rests", 0)),
+    )
+
+
+def _cursor_to_json(cursor: Cursor) -> list[Any]:
+    value: list[Any] = [cursor.offset, *(list(astuple(place)) for place in cursor.places)]
+    more: dict[str, Any] = {}
+    if cursor.segments:
+        more["ends"] = [list(astuple(place)) for place in cursor.ends]
+        more["segments"] = [list(astuple(segment)) for segment in cursor.segments]
+    if cursor.rests:
+        more["rests"] = cursor.rests
+    return [*value, more] if more else value
+
+
+def rest_to_json(rest: StreamedRest) -> dict[str, Any]:
+    """What is left of a streamed pass; whole splits as compressed numbers, for there may be many."""
+    begun = rest.entries[:, 1] > 0
+    whole = rest.entries[~begun, 0].astype("<i4").tobytes()
+    return {
+        "turn": rest.turn,
+        "windows": [
+            {"key": list(w.key), "offset": w.offset, "segments": [list(astuple(s)) for s in w.segments]}
+            for w in rest.windows
+        ],
+        "begun": rest.entries[begun].tolist(),
+        "whole": base64.b64encode(zlib.compress(whole)).decode(),
+    }
+
+
+def rest_from_json(value: dict[str, Any]) -> StreamedRest:
+    """What `rest_to_json` gave."""
+    whole = np.frombuffer(zlib.decompress(base64.b64decode(value["whole"])), "<i4").astype(np.int64)
+    begun = np.array(value["begun"], np.int64).reshape(-1, 3)
+    entries = np.stack((whole, np.zeros_like(whole), np.full_like(whole, -1)), axis=1)
+    windows = tuple(
+        BegunWindow(
+            tuple(part if isinstance(part, str) else int(part) for part in window["key"]),
+            int(window["offset"]),
+            tuple(Segment(*map(int, segment)) for segment in window["segments"]),
+        )
+        for window in value["windows"]
+    )
+    return StreamedRest(windows, np.concatenate((begun, entries)), int(value["turn"]))
+
+
+def _streamed_start(
+    start: Start, plan: dict[str, Any], value: dict[str, Any], rank: int, step: int
+) -> tuple[Start, int]:
+    """Where the lanes of one rank stand, and its step; without lanes where the state holds none of its own."""
+    rest = value.get("rest")
+    begun = rest is not None or any(each["k"] or each["ended"] for each in value["lanes"].values())
+    if not begun:
+        return Start(start.epoch), step  # whoever shared the lanes
+    start = replace(start, grid=_grid(plan), rest=None if rest is None else rest_from_json(rest))
+    lanes = value["lanes"].get(str(rank))
+    if lanes is None:
+        return start, step
+    return lanes_from_json(replace(start, k=int(lanes["k"])), lanes), int(lanes["step"])
 
 
 def check_allowed(allow: Collection[str]) -> None:
@@ -160,11 +264,11 @@ class Loaded:
     difference: str
 
     @property
-    def window(self) -> int | None:
-        """The window that holds on in the run."""
+    def window(self) -> Any:
+        """The window that holds on in the run; of a mixture those of its sources by name."""
         return None if "window" in self.allow else self.state.plan.get("window")
 
-    def check(self, spec: Spec, window: int | None, digest: str) -> None:
+    def check(self, spec: Spec | MixedSpec, window: int | None, digest: str) -> None:
         """Compare it with what the loader would do now.
 
         Args:
@@ -175,29 +279,31 @@ class Loaded:
         Raises:
             StatusError: It does not fit.
         """
-        found = self._differences(plan_inputs(spec if window is None else replace(spec, window=window)), spec, digest)
+        if window is not None and not isinstance(spec, MixedSpec):
+            spec = replace(spec, window=window)
+        found = self._differences(plan_inputs(spec), spec, digest)
         if found:
             raise StatusError(f"The saved place does not fit this loader: {'; '.join(found)}.")
 
-    def _differences(self, now: dict[str, Any], spec: Spec, digest: str) -> list[str]:
+    def _differences(self, now: dict[str, Any], spec: Spec | MixedSpec, digest: str) -> list[str]:
         state = self.state
         if not state.plan:
             return []
-        # An epoch that has not begun may be dealt to any topology.
-        fixed = _TOPOLOGY if state.start.begun else {"kind": _TOPOLOGY["kind"]}
-        found = [
-            f"{text} was {state.plan.get(name)} and is {now[name]} now"
-            for name, text in fixed.items()
-            if state.plan.get(name) != now[name]
-        ]
-        if found:
-            found[-1] += " (another topology or batch size within an epoch is not supported yet)"
+        if (state.plan.get("kind") == "mixture") is not isinstance(spec, MixedSpec):
+            return ["a mixture's place and a single data set's do not go together"]
+        found = []
+        if state.plan.get("kind") != now["kind"]:
+            return [
+                f"the kind of plan was {state.plan.get('kind')} and is {now['kind']} now: an index was made since, is "
+                "not found any more, or is stale (`streamio index` renews it; index= of the data set chooses)"
+            ]
         found += [
-            f"{name} was {state.plan.get(name)!r} and is {now[name]!r} now (allow=[{name!r}] takes the new one)"
+            f"{name} was {state.plan.get(name)!r} and is {now.get(name)!r} now (allow=[{name!r}] takes the new one)"
             for name in _OPTIONS
-            if name not in self.allow and state.plan.get(name) != now[name]
+            if name not in self.allow and state.plan.get(name) != now.get(name)
         ]
-        if "data" not in self.allow and state.digest != digest:
+        same = state.digest == digest and state.plan.get("sources") == now.get("sources")
+        if "data" not in self.allow and not same:
             what = self.difference or f"{state.shards} shards then, {len(spec.shards)} now, or other versions of them"
             found.append(f"the data are not the same: {what} (allow=['data'] goes on all the same)")
         return found

@@ -32,10 +32,10 @@ class StreamedMaker:
     """
 
     def __init__(self, spec: Spec, reader: Reader, start: Start, map_threads: Threads | None = None) -> None:
-        self._spec = spec
+        self._spec = spec = spec.at(start)
         self._reader = reader
         self._start = start
-        self._plan = spec.streamed_plan(start.epoch)
+        self._plan = spec.streamed_plan(start)
         self._finish = Finisher(spec, start.epoch, map_threads)
         self._lanes: dict[int, LaneWindows] = {}
         self._good_turn: dict[int, int] = {}

@@ -5,8 +5,10 @@ Where a window begins and ends follows from the bytes alone, so that a lane can 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,13 +19,13 @@ from streamio.formats.rows import Records
 from streamio.iterators import end
 from streamio.loader.ahead import Ahead
 from streamio.loader.chunk import Chunk, joined, numbered, pick, taken
-from streamio.plan import Cursor, Place, StreamedSplits, permutation
+from streamio.plan import Cursor, Place, Segment, StreamedSplits, permutation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from streamio.loader.spec import Spec
-    from streamio.plan import StreamedPlan
+    from streamio.plan import BegunWindow, StreamedPlan
     from streamio.storage.reader import Reader
     from streamio.storage.shards import Shard
 
@@ -86,7 +88,7 @@ class LaneWindows:
         self._plan = plan
         self._lane = (row, column)
         streams = plan.streams(row, column)
-        self._places = cursor.places or (Place(),) * streams  # where the window begins
+        self._places = cursor.places or (Place(plan.first),) * streams  # where the window begins
         limit = max(2 * LEAST, reader.budget.limit // 4 // streams) if plan.shuffle else AHEAD_BYTES
         self._streams = [
             _Stream(_Reading(spec, reader, plan, self._lane, number, place), place, limit)
@@ -96,9 +98,15 @@ class LaneWindows:
         self.turn = min(place.turn for place in self._places)
         self._window: Chunk | Piece | None = None
         self._given = 0  # slots of the window that have been given
+        self._segments: tuple[Segment, ...] = ()
+        self._reader = reader
+        self._begun = deque(plan.windows(row, column)[cursor.rests :])
+        self._rests = cursor.rests
+        self._in_rest = False
+        self._skipped = 0
         if cursor.offset:
             self._fill()
-            self._given = cursor.offset
+            self._given += cursor.offset
 
     def take(self, count: int) -> Chunk | None:
         """The next slots, at least one and `count` at most; None at the end of the lane.
@@ -120,11 +128,16 @@ class LaneWindows:
     def cursor(self) -> Cursor:
         """Behind the last slot given; behind a window's last slot stands what is read next."""
         window = self._window
+        if self._in_rest and window is not None and self._given < len(window):
+            return Cursor(offset=self._given - self._skipped, rests=self._rests)
+        if self._in_rest:
+            return Cursor(rests=self._rests + 1)
+        places = tuple(stream.place for stream in self._streams)
         if window is None or self._given >= len(window):
-            return Cursor(tuple(stream.place for stream in self._streams))
+            return Cursor(places, rests=self._rests)
         if isinstance(window, Piece):
-            return Cursor((window.place(self._given),))
-        return Cursor(self._places, self._given)
+            return Cursor((window.place(self._given),), rests=self._rests)
+        return Cursor(self._places, self._given, places, self._segments, self._rests)
 
     def stop(self) -> None:
         """Tell the threads to end."""
@@ -141,6 +154,12 @@ class LaneWindows:
     def _fill(self) -> None:
         """Have the next window."""
         self._window, self._given = None, 0
+        if self._in_rest:
+            self._rests += 1
+            self._in_rest = False
+        if self._begun:
+            self._fill_rest(self._begun.popleft())
+            return
         following = [piece for stream in self._streams if (piece := stream.peek()) is not None]
         if not following:
             if self._spec.end == "cycle" and len(self._plan.lane(*self._lane)):
@@ -152,21 +171,35 @@ class LaneWindows:
             self._window = stream.take(len(following[0]))
             return
         self._places = tuple(stream.place for stream in self._streams)
-        chunk = joined([part for stream in self._streams for part in self._share(stream)])
+        pieces = [piece for stream in self._streams for piece in self._share(stream)]
+        self._segments = _segments(pieces)
+        chunk = joined([piece.chunk for piece in pieces])
         order = permutation(len(chunk), *self._plan.window_key(*self._lane, self._places))
         self._window = _permuted(chunk, order)
 
-    def _share(self, stream: _Stream) -> list[Chunk]:
+    def _fill_rest(self, window: BegunWindow) -> None:
+        """Have what is left of a window that was begun under another grid."""
+        reading = _Reading(self._spec, self._reader, self._plan, self._lane, 0, Place(self._plan.first))
+        pieces = Ahead(reading.segments(window.segments), _weight, AHEAD_BYTES, f"{reading.name}-rest")
+        try:
+            chunk = joined([piece.chunk for piece in pieces])
+        finally:
+            pieces.close()
+        self._window = _permuted(chunk, permutation(len(chunk), *window.key))
+        self._given = self._skipped = window.offset
+        self._in_rest = True
+
+    def _share(self, stream: _Stream) -> list[Piece]:
         """A stream's share of one window: of one pass, a number of slots, or fewer once they have enough bytes."""
-        chunks: list[Chunk] = []
+        pieces: list[Piece] = []
         slots, room = -(-self._spec.window // len(self._streams)), self._spec.window_bytes // len(self._streams)
         while slots > 0 and room > 0 and (piece := stream.peek()) is not None and piece.turn == self.turn:
             filled = int(np.searchsorted(np.cumsum(piece.nbytes), room)) + 1
             used = stream.take(min(len(piece), slots, filled))
-            chunks.append(used.chunk)
+            pieces.append(used)
             slots -= len(used)
             room -= int(used.nbytes.sum())
-        return chunks
+        return pieces
 
 
 class _Stream:
@@ -223,9 +256,12 @@ class _Reading:
         place = self._place
         turn, at, skip, byte = place.turn, place.split, place.record, place.byte
         while True:
-            order = self._plan.stream(*self._stream, turn).tolist()
-            seen = bool(at or skip)
+            entries = self._plan.stream(*self._stream, turn).tolist()
+            order = [split for split, _, _ in entries]
+            seen = bool(at or skip) or (turn == self._plan.first and self._plan.rest is not None)
             while at < len(order):
+                if not skip:
+                    _, skip, byte = entries[at]
                 for piece in self._split(order, turn, at, skip, byte):
                     seen = True
                     yield piece
@@ -234,7 +270,17 @@ class _Reading:
                 return
             turn, at = turn + 1, 0
 
-    def _split(self, order: list[int], turn: int, at: int, skip: int, byte: int) -> Iterator[Piece]:
+    def segments(self, segments: Sequence[Segment]) -> Iterator[Piece]:
+        """The slots of a window, segment by segment."""
+        for segment in segments:
+            left = segment.count
+            with closing(self._split([segment.split], 0, 0, segment.record, segment.byte)) as pieces:
+                while left:
+                    piece = next(pieces)
+                    yield piece.cut(0, min(left, len(piece)))
+                    left -= min(left, len(piece))
+
+    def _split(self, order: list[int], turn: int, at: int, skip: int, byte: int) -> Generator[Piece, None, None]:
         """The slots of a split behind the first `skip`; `byte` tells where these end, if it can be gone to."""
         split = order[at]
         start, stop = int(self._splits.start[split]), int(self._splits.stop[split])
@@ -299,6 +345,19 @@ def nothing_good(turn: int) -> TooManyDropsError:
         f"Pass {turn} over the data of one lane had not one good record, so an endless stream has nothing to give. "
         f"`streamio cat` on the shards shows what is wrong with them."
     )
+
+
+def _segments(pieces: Sequence[Piece]) -> tuple[Segment, ...]:
+    """What a window is made of: pieces that follow each other in one split are one segment."""
+    found: list[Segment] = []
+    for piece in pieces:
+        split, record = int(piece.chunk.split[0]), int(piece.chunk.number[0])
+        last = found[-1] if found else None
+        if last is not None and (last.split, last.record + last.count) == (split, record):
+            found[-1] = replace(last, count=last.count + len(piece))
+        else:
+            found.append(Segment(split, record, len(piece), piece.place(0).byte))
+    return tuple(found)
 
 
 def _weight(piece: Piece) -> int:

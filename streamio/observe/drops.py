@@ -15,6 +15,9 @@ MAX_PLACES = 10_000
 #: Reason and message of rows that `filters=` leaves out: no faults, and told apart from what a map calls so.
 FILTERED, NO_MATCH = "filtered", "does not match filters="
 
+#: The same for shards that `DataLoader.leave_out` leaves out.
+LEFT_OUT = "left_out", "by DataLoader.leave_out"
+
 
 @dataclass(frozen=True, slots=True)
 class Drop:
@@ -36,8 +39,8 @@ class Drop:
 
     @property
     def fault(self) -> bool:
-        """Whether something is wrong there; what `filters=` leaves out is as the user wants it."""
-        return (self.reason, self.message) != (FILTERED, NO_MATCH)
+        """Whether something is wrong there; what `filters=` or the user leaves out is as it is wanted."""
+        return (self.reason, self.message) not in ((FILTERED, NO_MATCH), LEFT_OUT)
 
 
 class DropLog:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, astuple, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 
@@ -28,10 +28,13 @@ class IoCounts:
         return cls(counters.requests, counters.bytes_read, counters.bytes_needed, counters.retries)
 
     def __add__(self, other: IoCounts) -> IoCounts:
-        return IoCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+        return IoCounts(*(a + b for a, b in zip(self._each(), other._each(), strict=True)))
 
     def __sub__(self, other: IoCounts) -> IoCounts:
-        return IoCounts(*(a - b for a, b in zip(astuple(self), astuple(other), strict=True)))
+        return IoCounts(*(a - b for a, b in zip(self._each(), other._each(), strict=True)))
+
+    def _each(self) -> tuple[int, ...]:
+        return self.requests, self.bytes_read, self.bytes_needed, self.retries  # `astuple` copies deeply
 
 
 @dataclass
@@ -45,12 +48,14 @@ class Stats:
         refilled: Records that stand in for dropped ones.
         dropped: Slots dropped, by reason.
         filtered: Rows that were read and left out by `filters=`; these are not among `dropped`.
+        sources: Records delivered of each source of a mixture, by name, refills included.
         requests: Storage requests, retries included.
         bytes_read: Bytes received from storage.
         bytes_needed: Bytes that the slots read so far take up in storage; `bytes_read / bytes_needed` is the read
             amplification: footers, what is read twice, and what was read ahead.
         retries: Requests that had to be sent again.
         wait_seconds: Time in which the consumer waited for a batch.
+        worker_restarts: How often all workers were started anew because one had died.
     """
 
     records: int = 0
@@ -59,11 +64,13 @@ class Stats:
     refilled: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
     filtered: int = 0
+    sources: dict[str, int] = field(default_factory=dict)
     requests: int = 0
     bytes_read: int = 0
     bytes_needed: int = 0
     retries: int = 0
     wait_seconds: float = 0.0
+    worker_restarts: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """As JSON-ready values."""
@@ -72,9 +79,11 @@ class Stats:
     def __add__(self, other: Stats) -> Stats:
         total = Stats()
         for item in fields(Stats):
-            if item.name != "dropped":
-                setattr(total, item.name, getattr(self, item.name) + getattr(other, item.name))
-        for counts in (self.dropped, other.dropped):
-            for reason, count in counts.items():
-                total.dropped[reason] = total.dropped.get(reason, 0) + count
+            mine, others = getattr(self, item.name), getattr(other, item.name)
+            added = (
+                {name: mine.get(name, 0) + others.get(name, 0) for name in mine | others}
+                if isinstance(mine, dict)
+                else mine + others
+            )
+            setattr(total, item.name, added)
         return total

@@ -1,19 +1,22 @@
 """The plan where record counts are known: every slot of the epoch has its place before the first read.
 
 Slots are numbered in base order (splits permuted by seed and epoch, records of a split in order). The full global
-batches are cut exactly into lanes, each a contiguous run of slots; what is left over is one short batch at the end.
+batches are cut exactly into lanes, each a contiguous run of positions; what is left over is one short batch at the
+end. A position is a slot, until the grid changes within the epoch: then it is a slot that is left (`rest`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from streamio.plan.grid import Grid
+from streamio.plan.lane import Lane, Stretch
 from streamio.plan.random import permutation
+from streamio.plan.rest import Generation, Rest, dealt_on, lane_bounds, tail_bounds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,6 +33,7 @@ class IndexedSplits:
         records: Records, int64, at least 1.
         nbytes: Bytes that it takes decoded, int64.
         wire: Bytes to be read for it, int64.
+        cut: Records at the end of the last split that are not taken (`max_records=`).
     """
 
     shard: NDArray[np.int64]
@@ -38,51 +42,22 @@ class IndexedSplits:
     records: NDArray[np.int64]
     nbytes: NDArray[np.int64]
     wire: NDArray[np.int64]
+    cut: int = 0
 
     def __len__(self) -> int:
         return len(self.records)
 
     @cached_property
+    def stored(self) -> NDArray[np.int64]:
+        """Records that each split holds where it lies, taken or not, int64."""
+        stored: NDArray[np.int64] = self.records.copy()
+        stored[-1:] += self.cut
+        return stored
+
+    @cached_property
     def record_bytes(self) -> float:
         """Decoded bytes of a record, at about; 0 where there is none."""
-        return float(self.nbytes.sum()) / float(self.records.sum()) if len(self) else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """A run of slots that one worker at a time reads in order, a window after the other.
-
-    Attributes:
-        row: Row of the grid.
-        column: Column of the grid.
-        start: First slot in base order.
-        length: Number of slots.
-        window: Slots that are permuted together; 0 keeps the base order.
-        key: What the windows' permutations are keyed by, beside the window's number.
-    """
-
-    row: int
-    column: int
-    start: int
-    length: int
-    window: int
-    key: tuple[int | str, ...]
-
-    def span(self, window: int) -> tuple[int, int]:
-        """The places [from, to) of the lane that a window takes."""
-        size = self.window or self.length
-        return window * size, min((window + 1) * size, self.length)
-
-    def window_at(self, place: int) -> int:
-        """Number of the window that a place of the lane falls into."""
-        return place // (self.window or max(1, self.length))
-
-    def order(self, window: int) -> NDArray[np.int64]:
-        """The slots of a window in the order of delivery, int64."""
-        low, high = self.span(window)
-        if not self.window:
-            return np.arange(self.start + low, self.start + high, dtype=np.int64)
-        return self.start + low + permutation(high - low, *self.key, window)
+        return float(self.nbytes.sum()) / float(self.stored.sum()) if len(self) else 0.0
 
 
 @dataclass(frozen=True)
@@ -97,6 +72,7 @@ class IndexedPlan:
         shuffle: Whether splits and slots are permuted.
         window: Slots a window; without effect where not shuffled.
         turn: Number of the pass within the epoch (`end="cycle"` deals anew each time).
+        past: Grids that parts of the pass were delivered under before; what is left is dealt to `grid`.
     """
 
     records: NDArray[np.int64]
@@ -106,6 +82,7 @@ class IndexedPlan:
     shuffle: bool = False
     window: int = 1
     turn: int = 0
+    past: tuple[Generation, ...] = ()
 
     @cached_property
     def slots(self) -> int:
@@ -113,14 +90,27 @@ class IndexedPlan:
         return int(self.records.sum())
 
     @cached_property
+    def rest(self) -> Rest:
+        """What the lanes are cut from: all slots, less what was delivered under other grids."""
+        rest = Rest.whole(self.slots)
+        for generation in self.past:
+            rest = dealt_on(rest, generation, self._window)
+        return rest
+
+    @property
+    def left(self) -> int:
+        """Slots that are dealt to `grid`."""
+        return self.rest.length
+
+    @cached_property
     def full(self) -> int:
         """K, full global batches."""
-        return self.slots // self.grid.batch
+        return self.left // self.grid.batch
 
     @cached_property
     def steps(self) -> int:
         """Global batches with the last short one."""
-        return -(-self.slots // self.grid.batch)
+        return -(-self.left // self.grid.batch)
 
     @cached_property
     def splits(self) -> NDArray[np.int64]:
@@ -135,24 +125,30 @@ class IndexedPlan:
         return np.concatenate(([0], np.cumsum(self.records[self.splits]))).astype(np.int64)
 
     def lane(self, row: int, column: int) -> Lane:
-        """The lane at (row, column): the slots of the full batches of that column, in row-major order of the grid."""
-        share = self.grid.share
-        each, longer = divmod(self.full, self.grid.columns)
+        """The lane at (row, column): the full batches of that column, in row-major order of the grid."""
+        start, length = lane_bounds(self.left, self.grid, np.array([row]), np.array([column]))
         return Lane(
             row=row,
             column=column,
-            start=share * (row * self.full + column * each + min(column, longer)),
-            length=share * (each + (column < longer)),
-            window=self.window if self.shuffle else 0,
-            key=("window", self.seed, self.epoch, self.turn, row, column),
+            start=int(start[0]),
+            length=int(length[0]),
+            window=self._window,
+            rest=self.rest,
+            key=("window", self.seed, self.epoch, self.turn),
+            generation=len(self.past),
         )
 
-    def tail(self, row: int) -> NDArray[np.int64]:
-        """A row's slots of the last short batch, in base order; int64, empty where none is left for it."""
-        start = self.full * self.grid.batch
-        each, longer = divmod(self.slots - start, self.grid.rows)
-        low = start + row * each + min(row, longer)
-        return np.arange(low, low + each + (row < longer), dtype=np.int64)
+    @property
+    def whole(self) -> Lane:
+        """All slots of the pass in base order, as a lane; of what was delivered under other grids too."""
+        rest, key = Rest.whole(self.slots), ("window", self.seed, self.epoch, self.turn)
+        return Lane(row=0, column=0, start=0, length=self.slots, window=0, rest=rest, key=key)
+
+    def tail(self, row: int) -> list[Stretch]:
+        """A row's slots of the last short batch, in the order of positions; empty where none is left for it."""
+        low, high = tail_bounds(self.left, self.grid)[row : row + 2].tolist()
+        part = replace(self.lane(row, 0), start=low, length=high - low, window=0)
+        return list(part.stretches())
 
     def places(self, k: int) -> tuple[int, int, int]:
         """Where full batch k lies: its column, and the places [from, to) in each lane of that column."""
@@ -175,3 +171,7 @@ class IndexedPlan:
             return range(0)
         low = int(np.searchsorted(self.offsets, start, side="right")) - 1
         return range(low, int(np.searchsorted(self.offsets, stop, side="left")))
+
+    @property
+    def _window(self) -> int:
+        return self.window if self.shuffle else 0

@@ -36,7 +36,7 @@ def run(*arguments: str) -> str:
 
 def lives(told: str) -> list[tuple[int, str]]:
     """The step that each life resumed from (-1 where it was killed before that), and how it ended."""
-    rows = re.findall(r"│ *\d+ *│ *(\d+|-) *│ [^│]*│[^│]*│ *(.*?) *│", told)
+    rows = re.findall(r"│ *\d+ *│ *\d+ x \d+ *│ *(\d+|-) *│ [^│]*│[^│]*│ *(.*?) *│", told)
     return [(-1 if step == "-" else int(step), ended) for step, ended in rows]
 
 
@@ -64,9 +64,33 @@ def test_a_killed_training_resumes_inside_the_epoch_and_trains_on_each_record_on
     assert second % 4 == 0
 
 
-@pytest.mark.parametrize(("seed", "data"), [(0, "parquet"), (2, "tar")])
+@pytest.mark.parametrize(("seed", "data"), [(0, "parquet"), pytest.param(2, "tar", marks=pytest.mark.slow)])
 def test_killed_at_a_random_moment_each_record_is_trained_on_once(seed: int, data: str) -> None:
     assert_each_once(run(*random_kill(seed, data)))
+
+
+def test_killed_twice_and_resumed_by_other_numbers_of_ranks_and_workers_each_record_is_trained_on_once() -> None:
+    told = run(
+        "--layouts=4x2,2x3,3x0", "--global-batch=48", "--records=1440", "--epochs=1", "--save-every=4", "--kills=2"
+    )
+    assert "1,440 records, each trained on exactly once along the surviving line of steps" in told
+    assert "dealt anew" in told
+    steps = [step for step, _ in lives(told)]
+    assert len(steps) == 3
+    assert 0 == steps[0] < steps[1] < steps[2] < 30
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_on_a_grid_that_fits_every_topology_trains_on_the_same_batches() -> None:
+    grid = ("--lanes", "4", "2", "--records=1280", "--epochs=1", "--save-every=4")
+    whole = run("--layouts=2x2", "--kills=0", *grid)
+    told = run("--layouts=4x2,2x1,1x0", "--kills=2", *grid)
+    assert "dealt anew" not in told
+    for each in (whole, told):
+        assert "1,280 records, each trained on exactly once along the surviving line of steps" in each
+    (digest,) = re.findall(r"Digest of the global batches: (\w+)", whole)
+    assert f"Digest of the global batches: {digest}" in told
 
 
 @pytest.mark.slow

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import streamio
-from streamio.loader.server import Answer, Server, SpecWork
+from streamio.loader.mixed import work_of
+from streamio.loader.mixed_spec import MixedSpec
+from streamio.loader.server import Answer, Server
 from streamio.loader.spec import Spec, Start
 
 
@@ -34,6 +36,6 @@ class SimulatedPool:
 
 
 class SimulatedLoader(streamio.DataLoader):
-    def _new_pool(self, spec: Spec) -> Any:
+    def _new_pool(self, spec: Spec | MixedSpec) -> Any:
         workers = range(max(1, self.num_workers))
-        return SimulatedPool([Server(SpecWork(spec), self._serving) for _ in workers])
+        return SimulatedPool([Server(work_of(spec), self._serving) for _ in workers])

@@ -202,7 +202,7 @@ def test_stats_count_bytes_of_all_workers(folder: Path) -> None:
 
 def test_a_window_is_worth_shuffle_bytes(folder: Path) -> None:
     dataset = streamio.StreamingDataset(folder, shuffle=True, shuffle_bytes=1000)
-    spec = dataset.spec(4, 1, drop_last=False)
+    spec = dataset.spec(dataset.grid(4, 1), drop_last=False)
     mean = float(spec.splits.nbytes.sum()) / 63  # type: ignore[union-attr]
     assert spec.window == int(1000 / mean)
 
@@ -212,7 +212,7 @@ def test_a_window_that_does_not_fit_in_memory_is_refused_with_the_numbers(folder
     assert len(list(streamio.DataLoader(dataset, 8))) == 8  # no lane is that long
     splits = dataset.prepare().splits
     dataset._settled = replace(dataset.prepare(), splits=replace(splits, nbytes=splits.nbytes * 10**12))  # type: ignore[type-var]
-    with pytest.raises(ValueError, match=r"window of \d+ records takes some \d+\.\d GiB in 2 workers"):
+    with pytest.raises(ValueError, match=r"windows of \d+ records take some \d+\.\d GiB in 2 lanes"):
         iter(streamio.DataLoader(dataset, 8, num_workers=2))
 
 
@@ -404,7 +404,8 @@ def test_a_dictionary_does_not_make_a_window_too_large(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     pq.write_table(pa.table({"text": [chr(97 + i % 20) * 4000 for i in range(20_000)]}), tmp_path / "x.parquet")
-    spec = streamio.StreamingDataset(tmp_path, shuffle=True, shuffle_bytes=4 << 20).spec(1, 1, drop_last=False)
+    dataset = streamio.StreamingDataset(tmp_path, shuffle=True, shuffle_bytes=4 << 20)
+    spec = dataset.spec(dataset.grid(1, 1), drop_last=False)
     assert 500 < spec.window < 2000
 
 

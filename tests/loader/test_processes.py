@@ -228,7 +228,7 @@ def test_an_error_in_a_map_arrives_as_it_is_with_the_workers_traceback(tmp_path:
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_killed_worker_is_told_at_once_and_by_its_signal(folder: Path, before: set[int], persistent: bool) -> None:
-    loader = loader_of(folder, 2, persistent_workers=persistent)
+    loader = loader_of(folder, 2, persistent_workers=persistent, restart_workers=0)
     iterator = iter(loader)
     next(iterator)
     victim = next(p for p in psutil.Process().children() if p.pid not in before)
@@ -243,7 +243,8 @@ def test_a_killed_worker_is_told_at_once_and_by_its_signal(folder: Path, before:
 
 def test_a_worker_that_exits_is_told_by_its_code(tmp_path: Path) -> None:
     write_parquet(tmp_path, SIZES)
-    loader = streamio.DataLoader(streamio.StreamingDataset(tmp_path, map=exit_at_30), 4, num_workers=2)
+    dataset = streamio.StreamingDataset(tmp_path, map=exit_at_30)
+    loader = streamio.DataLoader(dataset, 4, num_workers=2, restart_workers=0)
     with pytest.raises(WorkerError, match="exit code 7"):
         list(loader)
 
@@ -361,7 +362,7 @@ def test_kills_at_random_moments_are_all_told(tmp_path: Path, before: set[int]) 
     told = 0
     for _ in range(40):
         dataset = streamio.StreamingDataset(tmp_path, map=_large)
-        iterator = iter(streamio.DataLoader(dataset, 2, num_workers=2, collate_fn=_with_tensor))
+        iterator = iter(streamio.DataLoader(dataset, 2, num_workers=2, collate_fn=_with_tensor, restart_workers=0))
         victims = [p for p in psutil.Process().children() if p.pid not in before]
         killer = threading.Timer(rng.random() * 0.1, os.kill, (rng.choice(victims).pid, signal.SIGKILL))
         killer.start()

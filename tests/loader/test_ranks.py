@@ -244,3 +244,29 @@ tell(ids(second))
     assert sorted(i for rank in told for batch in rank[0] for i in batch) == list(range(8, 40))
     for full, rest in told:
         assert rest == full[2:]
+
+
+def test_a_write_that_failed_meanwhile_is_an_error_of_all(tmp_path: Path, data: Path) -> None:
+    write_parquet(data, SIZES)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "step-00000001").write_text("a file where a folder should be")
+    told = run(
+        tmp_path,
+        2,
+        """
+loader = loader_of()
+iterator = iter(loader)
+checkpoints = streamio.Checkpoints(f"{folder}/runs")
+checkpoints.wait()
+next(iterator)
+checkpoints.save(loader, wait=False)
+error(streamio.StreamioError, checkpoints.wait)
+next(iterator)
+checkpoints.save(loader, wait=False)
+checkpoints.wait()
+tell(checkpoints.latest())
+""",
+    )
+    assert told[0] == told[1]
+    assert "step-00000001" in told[0][0]
+    assert told[0][1] == 2

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamio.plan import Grid, IndexedPlan
+from streamio.plan import Grid, IndexedPlan, Stretch
 
 
 @st.composite
@@ -21,18 +21,18 @@ def plans(draw: st.DrawFn) -> IndexedPlan:
 
 
 def windows(plan: IndexedPlan, row: int, column: int) -> np.ndarray:
-    lane = plan.lane(row, column)
-    if not lane.length:
-        return np.empty(0, np.int64)
-    count = lane.window_at(lane.length - 1) + 1
-    return np.concatenate([lane.order(window) for window in range(count)])
+    return joined(list(plan.lane(row, column).stretches()))
+
+
+def joined(stretches: list[Stretch]) -> np.ndarray:
+    return np.concatenate([np.empty(0, np.int64), *(stretch.order for stretch in stretches)])
 
 
 @given(plans())
 @settings(max_examples=300)
 def test_lanes_and_the_short_batch_hold_every_slot_once(plan: IndexedPlan) -> None:
     lanes = [windows(plan, row, column) for row in range(plan.grid.rows) for column in range(plan.grid.columns)]
-    tails = [plan.tail(row) for row in range(plan.grid.rows)]
+    tails = [joined(plan.tail(row)) for row in range(plan.grid.rows)]
     slots = np.concatenate(lanes + tails)
     assert sorted(slots.tolist()) == list(range(plan.slots))
     starts = [int(lane.min()) for lane in lanes if len(lane)]
@@ -99,7 +99,7 @@ def test_a_million_splits_are_planned_in_little_memory_and_time() -> None:
         np.full(1_000_000, 1000, dtype=np.int64), Grid(4096, 8, 4096 * 8), seed=1, shuffle=True, window=4096
     )
     lane = plan.lane(4095, 7)
-    splits, _ = plan.locate(lane.order(0))
+    splits, _ = plan.locate(lane.stretch(0).order)
     assert len(splits) == 4096
     held = plan.splits.nbytes + plan.offsets.nbytes + plan.records.nbytes
     assert held <= 3 * 8 * 1_000_001
