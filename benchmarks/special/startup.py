@@ -39,6 +39,10 @@ def measure(case: Case, place: Place, data: DataSet, folder: Path) -> dict[str, 
         return _split(place, data, path)
     if what == "get":
         return _get(place, json.loads(path.read_text()))
+    import obstore.store  # noqa: F401 - importing is counted neither here nor there
+    import pyarrow.parquet  # noqa: F401
+
+    import streamio.loader.dataloader  # noqa: F401
     from benchmarks.readers import ours
 
     dataset = ours.dataset_of(case, place, data)
