@@ -15,7 +15,7 @@ from streamio.distributed import DistributedIterableDataset
 from streamio.errors import GroupError, TopologyError
 from streamio.formats.filters import checked as checked_filters
 from streamio.group import Group
-from streamio.loader.spec import End, OnDrop, Spec
+from streamio.loader.spec import End, OnDrop, Spec, checked_epoch
 from streamio.partitions import check as check_partitions
 from streamio.plan import Grid, IndexedSplits
 from streamio.settle import Settled, What, settle
@@ -215,10 +215,7 @@ class StreamingDataset(DistributedIterableDataset):
 
     def set_epoch(self, epoch: int = 0) -> None:  # the base class calls it a seed
         """Choose the epoch that the next iterator reads, from 0 on."""
-        epoch = int(operator.index(epoch))
-        if epoch < 0:
-            raise ValueError(f"epoch={epoch} must be 0 or more.")
-        self.epoch = epoch
+        self.epoch = checked_epoch(epoch)
         self.epoch_chosen = True
 
     def get_data_paths(self, *args: Any, **kwargs: Any) -> Sequence[str]:

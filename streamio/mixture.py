@@ -17,7 +17,7 @@ from streamio.dataset import StreamingDataset, check_max_drops, checked_lanes, o
 from streamio.distributed import DistributedIterableDataset
 from streamio.errors import FormatError, TopologyError
 from streamio.loader.mixed_spec import MixedSpec, lanes_of, records_of
-from streamio.loader.spec import Start
+from streamio.loader.spec import Start, checked_epoch
 from streamio.observe.stats import IoCounts
 from streamio.plan import Grid, IndexedSplits, Stop
 
@@ -133,10 +133,7 @@ class Mixture(DistributedIterableDataset):
 
     def set_epoch(self, epoch: int = 0) -> None:  # the base class calls it a seed
         """Choose the epoch that the next iterator reads, from 0 on. With a loader call the loader's."""
-        epoch = int(operator.index(epoch))
-        if epoch < 0:
-            raise ValueError(f"epoch={epoch} must be 0 or more.")
-        self.epoch = epoch
+        self.epoch = checked_epoch(epoch)
 
     def get_data_paths(self, *args: Any, **kwargs: Any) -> Sequence[str]:
         """URLs of all shards of all sources, sorted."""

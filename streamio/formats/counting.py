@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -50,8 +50,6 @@ def count_share(
         FormatError: A shard does not go with the options, or has a column with the name of a key.
         ReadError: A footer can't be read.
     """
-    import pyarrow as pa
-
     mine = (range(len(shards)) if chosen is None else chosen)[rank::ranks]
 
     def count(index: int) -> Counts | str:
@@ -73,7 +71,19 @@ def count_share(
             for entry in entries:
                 for name, value in zip((*_FIELDS, "kept"), entry, strict=True):
                     rows[name].append(int(value))
-    arrays: dict[str, pa.Array] = {name: pa.array(values, pa.int64()) for name, values in rows.items()}
+    return to_stream(rows, errors)
+
+
+def to_stream(columns: Mapping[str, Any], errors: list[str | None]) -> bytes:
+    """Counts as `join_counts` takes them.
+
+    Args:
+        columns: Numbers of a split in each row, by name; a part of -1 stands for a shard that could not be opened.
+        errors: Why, for such rows; else None.
+    """
+    import pyarrow as pa
+
+    arrays: dict[str, pa.Array] = {name: pa.array(values, pa.int64()) for name, values in columns.items()}
     table = pa.table({**arrays, "error": pa.array(errors, pa.string())})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:

@@ -14,6 +14,7 @@ import numpy as np
 
 from streamio.errors import AccessError, CredentialsError, DataNotFoundError, FormatError
 from streamio.formats.base import FilteringFormat, IndexedFormat
+from streamio.formats.counting import to_stream
 from streamio.formats.seeking import Points, Seeking
 from streamio.index.place import data_folder, default_url, folder_of
 from streamio.index.table import IndexTable, options_text
@@ -194,8 +195,6 @@ def _stale(wanted: Wanted, stale: NDArray[np.int64], url: str) -> str:
 
 def _counts(part: IndexTable, numbers: NDArray[np.int64], *, streamed: bool) -> bytes:
     """The counts of shards with these numbers as an Arrow stream for `join_counts`."""
-    import pyarrow as pa
-
     lengths, records = part.lengths(), part.splits("split_records")
     ends = np.cumsum(lengths)
     place = np.arange(len(records), dtype=np.int64) - np.repeat(ends - lengths, lengths)
@@ -217,9 +216,4 @@ def _counts(part: IndexTable, numbers: NDArray[np.int64], *, streamed: bool) -> 
         for name, values in columns.items():
             columns[name] = np.concatenate([values, np.array(lost.get(name, [0] * len(broken)), np.int64)])
         errors += [text for _, text in broken]
-    arrays: dict[str, pa.Array] = {name: pa.array(values, pa.int64()) for name, values in columns.items()}
-    table = pa.table({**arrays, "error": pa.array(errors, pa.string())})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
+    return to_stream(columns, errors)

@@ -6,10 +6,9 @@ Plain values: it knows neither data nor workers.
 from __future__ import annotations
 
 import logging
-import operator
 from dataclasses import dataclass, field, replace
 
-from streamio.loader.spec import Start
+from streamio.loader.spec import Start, checked_epoch
 
 logger = logging.getLogger(__name__)
 
@@ -41,9 +40,7 @@ class Position:
             epoch: The epoch.
             running: Whether an iterator still delivers from `place`.
         """
-        epoch = int(operator.index(epoch))
-        if epoch < 0:
-            raise ValueError(f"epoch={epoch} must be 0 or more.")
+        epoch = checked_epoch(epoch)
         if self.loaded and self.told is not None:
             if self.told.epoch == epoch:
                 return
@@ -74,7 +71,6 @@ class Position:
 
     def begin(self, default: Start) -> Start:
         """An iterator begins: where it was told, else at `default`."""
-        self.place = default if self.told is None else self.told
+        self.place = replace(default if self.told is None else self.told, left_out=self.left_out)
         self.told, self.loaded = None, False
-        self.place = replace(self.place, left_out=self.left_out)
         return self.place

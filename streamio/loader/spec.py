@@ -5,6 +5,7 @@ All of it is settled in the parent; a worker derives its lanes from it and asks 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -201,3 +202,15 @@ class Start:
         """Whether anything of the epoch has been delivered."""
         places = any(cursor != Cursor() for cursor in self.cursors)
         return bool(self.k or self.past or self.turn or self.rest or self.ended or places)
+
+
+def checked_epoch(epoch: int) -> int:
+    """The number of an epoch as an int, of whatever integer type it came.
+
+    Raises:
+        ValueError: It is below 0.
+    """
+    epoch = int(operator.index(epoch))
+    if epoch < 0:
+        raise ValueError(f"epoch={epoch} must be 0 or more.")
+    return epoch
