@@ -58,8 +58,9 @@ def measure(case: Case, place: Place, data: DataSet, folder: Path) -> dict[str, 
     if what == "resumed":
         saved = json.loads(path.read_text())
         loader.load_state_dict(saved["state"])
-    batch = next(iter(loader))
-    seconds = time.perf_counter() - prepared
+    batches = iter(loader)
+    batch = next(batches)
+    seconds = time.perf_counter() - prepared  # the iterator is still held: to end it would count
     count, total = tally(batch)
     if what == "resumed" and [count, total] != saved["next"]:
         raise WrongError(f"the batch after the resume has {[count, total]}, it had {saved['next']} without a break")

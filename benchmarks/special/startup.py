@@ -49,8 +49,9 @@ def measure(case: Case, place: Place, data: DataSet, folder: Path) -> dict[str, 
     began = time.perf_counter()
     dataset.prepare()
     prepared = time.perf_counter()
-    batch = next(iter(ours.loader_of(case, dataset)))
-    seconds = time.perf_counter() - prepared
+    batches = iter(ours.loader_of(case, dataset))
+    batch = next(batches)
+    seconds = time.perf_counter() - prepared  # the iterator is still held: to end it would count
     count, total = ours.tally_of(case)(batch)
     if total != count * (count - 1) // 2:
         raise WrongError(f"sum of ids: {total:,} came, the first {count:,} have {count * (count - 1) // 2:,}")
