@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch.utils.data import get_worker_info
 
 from streamio.distributed import DistributedIterableDataset
-from streamio.errors import GroupError, TopologyError
+from streamio.errors import DataNotFoundError, FormatError, GroupError, TopologyError
 from streamio.formats.filters import checked as checked_filters
 from streamio.group import Group
 from streamio.loader.spec import End, OnDrop, Spec, checked_epoch
@@ -244,11 +244,22 @@ class StreamingDataset(DistributedIterableDataset):
     def prepare_anew(self, shards: ShardList | None = None) -> None:
         """Settle the data once more; all ranks of a process group call it together.
 
+        Where records are counted by an index that does not know the new data yet, those of before stay.
+
         Args:
             shards: The shards to read. Default: those that are there now.
         """
         before = self.prepare()
-        after = settle(self._what, before.topology, self.group, shards)
+        # An index that the run depends on is asked for by name: without it the data would be streamed.
+        what = replace(self._what, index=before.index or self._what.index)
+        try:
+            after = settle(what, before.topology, self.group, shards)
+        except (FormatError, DataNotFoundError) as error:
+            if before.index is None or shards is not None:
+                raise
+            if not before.topology.rank:
+                logger.warning("%s: the shards of the epoch before are read on. %s", self.dataset_name, error)
+            return
         self._settled = replace(after, run=before.run)
         if after.shards.digest != before.shards.digest and not before.topology.rank:
             logger.info("%s: %d shards, and %d before.", self.dataset_name, len(after.shards), len(before.shards))

@@ -52,6 +52,7 @@ class Settled:
         run: A random name, the same on all ranks, for a run that begins here.
         io: What this rank read to settle it (footers; small shards whole).
         partitions: What URLs tell of their records; None for nothing.
+        index: URL of the index without which records could not be counted; None where there is none.
     """
 
     topology: Topology
@@ -62,6 +63,7 @@ class Settled:
     run: str
     io: IoCounts
     partitions: Partitions | None = None
+    index: str | None = None
 
 
 @dataclass(frozen=True)
@@ -108,13 +110,14 @@ def settle(what: What, topology: Topology, group: Group, shards: ShardList | Non
     splits: IndexedSplits | StreamedSplits
     drops: list[Drop] = []
     io = IoCounts()
-    known = None
+    known = index = None
     if what.index is not None:
         from streamio.index.find import Wanted, look_up
 
         wanted = Wanted.of(what.urls, shards, matches, format, _options(what, partitions))
         known = look_up(what.index, wanted, what.read, group)
-        format = format if known is None else known.format  # noqa: A001
+        if known is not None:
+            format, index = known.format, known.url if wanted.streamed else None  # noqa: A001
     if isinstance(format, IndexedFormat):
         from streamio.formats.counting import count_share, join_counts
         from streamio.storage.reader import Reader
@@ -151,7 +154,7 @@ def settle(what: What, topology: Topology, group: Group, shards: ShardList | Non
         )
     for drop in drops:
         logger.warning("%s can't be read and is left out: %s.", drop.url, drop.message)
-    return Settled(topology, shards, format, splits, tuple(drops), run, io, partitions)
+    return Settled(topology, shards, format, splits, tuple(drops), run, io, partitions, index)
 
 
 def format_of(what: What, shards: ShardList, partitions: Partitions | None) -> Format:

@@ -90,3 +90,18 @@ def test_a_status_between_epochs_takes_the_data_that_are_there(data: Path, tmp_p
     checkpoints.resume(again)
     assert again.epoch == 1
     assert flat(ids_of(again)) == list(range(42))
+
+
+def test_shards_that_the_index_does_not_know_yet_wait_for_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    write_lines(data, (20, 13))
+    streamio.build_index(data)
+    loader = loader_of(data, end="even")
+    assert flat(ids_of(loader)) == list(range(33))
+    add(data)
+    assert flat(ids_of(loader)) == list(range(33))
+    assert "the shards of the epoch before are read on" in caplog.text
+    assert "p002" in caplog.text
+    streamio.build_index(data)
+    assert flat(ids_of(loader)) == list(range(42))

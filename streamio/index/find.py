@@ -47,11 +47,13 @@ class Known:
         format: What reads their splits.
         counts: Their counts, as `formats.counting.count_share` has them.
         unknown: Numbers of the shards that have to be counted without it.
+        url: Where the index lies.
     """
 
     format: Format
     counts: bytes
     unknown: list[int]
+    url: str
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,7 @@ def _known(table: IndexTable, wanted: Wanted, url: str, *, tells: bool) -> Known
         urls = [wanted.shards[number].url for number in numbers.tolist()]
         form = Seeking(cast("StreamedFormat", form), Points.of(urls, part.lengths(), **columns))
     unknown = np.sort(np.concatenate([stale, others])).tolist()
-    return Known(form, _counts(part, numbers, streamed=wanted.streamed), unknown)
+    return Known(form, _counts(part, numbers, streamed=wanted.streamed), unknown, url)
 
 
 def _stale(wanted: Wanted, stale: NDArray[np.int64], url: str) -> str:
