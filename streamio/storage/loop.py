@@ -48,7 +48,7 @@ class IoLoop:
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Start a coroutine; cancelling the future cancels it."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        return asyncio.run_coroutine_threadsafe(_heard(coroutine), self.loop)
 
     def close_users(self) -> None:
         """Close all that reads on this loop, so that no thread stays blocked."""
@@ -70,6 +70,14 @@ class IoLoop:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+
+
+async def _heard(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The same; an error that comes after the future was cancelled is no news to anybody, asyncio would log it."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return await coroutine
 
 
 async def in_thread(call: Callable[[], T]) -> T:

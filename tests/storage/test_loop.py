@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 import time
@@ -69,3 +70,23 @@ def test_a_blocking_call_returns_raises_and_is_left_alone_when_cancelled() -> No
         return time.monotonic() - began
 
     assert asyncio.run(work()) < 0.9
+
+
+def test_an_error_behind_a_cancelled_read_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    loop, begun = IoLoop(), threading.Event()
+
+    async def breaks_when_cancelled() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise ValueError("while it was ended") from None
+
+    future = loop.submit(breaks_when_cancelled())
+    assert begun.wait(5)
+    future.cancel()
+    loop.submit(asyncio.sleep(0.1)).result(5)
+    del future
+    gc.collect()
+    loop.shut_down()
+    assert "never retrieved" not in caplog.text
