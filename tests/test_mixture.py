@@ -185,7 +185,7 @@ def flat(steps: list[list[list[tuple[str, int]]]]) -> list[list[tuple[str, int]]
 def dealable(case: Case, folder: Path) -> bool:
     """Whether there is one whole batch."""
     try:
-        loaders(case, folder, 1, 0)[0]._settle()
+        loaders(case, folder, 1, 0)[0]._run.settle()
     except TopologyError:
         return False
     return True
@@ -227,7 +227,7 @@ def test_places_go_to_sources_by_weight_and_records_come_once_a_pass(case: Case)
         assume(dealable(case, folder))
         run = Run(loaders(case, folder, case.rows, 0))
         steps = run.steps()
-        spec = run.loaders[0]._settle()
+        spec = run.loaders[0]._run.settle()
         plan = spec.plan(run.loaders[0].state().start)  # type: ignore[union-attr]
         stats = sum((loader.stats() for loader in run.loaders), streamio.Stats())
         for k, step in enumerate(steps):

@@ -18,27 +18,23 @@ import torch
 import torch.utils.data
 
 from streamio.dataset import StreamingDataset
-from streamio.errors import GroupError, StatusError, TopologyError
-from streamio.loader.generations import taken_up, taken_up_streamed
+from streamio.errors import GroupError, StatusError
 from streamio.loader.iterator import LoaderIterator
-from streamio.loader.ledger import Ledger
 from streamio.loader.mixed import work_of
-from streamio.loader.mixed_spec import MixedSpec, goes_on
+from streamio.loader.mixed_spec import MixedSpec
 from streamio.loader.output import Output, to_batch
 from streamio.loader.pool import InProcess, Pool, Processes, start_context
-from streamio.loader.position import Position
 from streamio.loader.restart import Restarts, WorkerDiedError
+from streamio.loader.run import Run, Shape
 from streamio.loader.schedule import ByNumber, ByTurns, Schedule
 from streamio.loader.server import Answer, Serving
 from streamio.loader.spec import Spec, Start
-from streamio.loader.state import Loaded, State, check_allowed, plan_inputs
-from streamio.loader.steering import moved_on
+from streamio.loader.state import State, check_allowed
 from streamio.loader.torch_private import accelerated, pin
 from streamio.loader.worker import WorkerArguments
 from streamio.mixture import Mixture
 from streamio.observe.stats import Stats
-from streamio.plan import START, Grid, generator
-from streamio.storage.faults import shown
+from streamio.plan import Grid, generator
 from streamio.together import shared
 
 logger = logging.getLogger(__name__)
@@ -139,45 +135,35 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             persistent_workers=persistent_workers,
         )
         self._serving = Serving(batch_size is not None, output, collate_fn, threads)
-        self._global_batch = global_batch_size
-        self._spec: Spec | MixedSpec | None = None
-        self._pool: Pool | None = None
+        self._run = Run(dataset, Shape(batch_size, global_batch_size, num_workers, drop_last, self._serving))
+        #: What was delivered and dropped.
+        self.ledger = self._run.ledger
+        self._pool: Pool | None = None  # that lives on, and what it was made for
+        self._made_for: Spec | MixedSpec | None = None
         self._seed = 0
         self.restart_workers = restart_workers
         self._restarts = Restarts(restart_workers)
         self._active: weakref.ref[LoaderIterator] | None = None
-        self._position = Position(Start(dataset.epoch))
-        self._dataset_epoch = dataset.epoch
-        self._unchecked: Loaded | None = None
-        self._before = self._position
-        #: What was delivered and dropped.
-        self.ledger = Ledger(dataset.max_drops, dataset.log_drop)
-        self._footers_counted = self._io_counted = False
-        self._counted: tuple[Start, int] | None = None
         self._warned_of: Grid | None = None
-        self._listed_for: int | None = None
-        self._window: Any = None  # of the run, where the data are listed anew
-        if dataset.lanes is not None:
-            dataset.grid(self._batch(dataset.topology.world_size), max(1, num_workers))
 
     # Where the run stands
 
     @property
     def epoch(self) -> int:
         """The epoch that is being delivered; between iterators, the one that the next begins or goes on with."""
-        return self._position.place.epoch if self._running else self._now().epoch
+        return self._run.position.place.epoch if self._running else self._now().epoch
 
     @property
     def step(self) -> int:
         """Batches delivered since the run began, over all epochs."""
-        return self._position.step
+        return self._run.position.step
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iterator reads.
 
         A place in that epoch that has been loaded is kept; one in another epoch is given up with a warning.
         """
-        self._position.choose(epoch, running=self._running)
+        self._run.position.choose(epoch, running=self._running)
 
     def __repr__(self) -> str:
         return (
@@ -191,7 +177,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         Raises:
             TypeError: It is not known beforehand (streamed formats, `end="cycle"`).
         """
-        spec = self._settle()
+        spec = self._run.settle()
         if spec.end == "cycle":
             raise TypeError('This loader has no len(): "cycle" is endless.')
         if isinstance(spec, Spec) and not spec.indexed:
@@ -199,7 +185,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 f"This loader has no len(): {spec.format.name} shards do not tell how many records they hold "
                 "(`streamio index` counts them)."
             )
-        now = self._position.place if self._running else self._now()
+        now = self._run.position.place if self._running else self._now()
         return spec.batches(now)
 
     def stats(self, *, all_ranks: bool = False) -> Stats:
@@ -240,24 +226,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def state(self) -> State:
         """The place behind the last batch delivered."""
-        now, position = self._now(), self._position
-        if not self.dataset.is_prepared:  # nothing was delivered; to settle now would be a call to other ranks
-            if self._unchecked is not None:
-                return replace(self._unchecked.state, start=now)
-            return State(position.run or "", position.step, now, {}, "", 0, self.dataset.topology.rank)
-        spec, settled = self._settle(), self.dataset.prepare()
-        if not spec.indexed and not now.cursors:
-            now = replace(now, cursors=(START,) * spec.at(now).grid.columns)
-        return State(
-            run=position.run or settled.run,
-            step=position.step,
-            start=now,
-            plan=plan_inputs(spec.at(now)),
-            digest=settled.shards.digest,
-            shards=len(settled.shards),
-            rank=settled.topology.rank,
-            left_out=position.left_out,
-        )
+        return self._run.state(running=self._running)
 
     def skip_to(self, step: int) -> None:
         """Let the next iterator begin at a later step, without reading what lies between (after a loss spike).
@@ -268,14 +237,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             ValueError: The step lies behind: resume from a checkpoint before it instead.
             TypeError: The data set is streamed: where a step begins is not known without an index.
         """
-        spec = self._counted_spec("skip_to")
-        now, count = self._now(), step - self.step
-        if count < 0:
-            raise ValueError(
-                f"step={step} lies behind: the run is at step {self.step}. Resume from a checkpoint before it."
-            )
+        self._run.skip(self._now(), step)
         self._close_active()
-        self._position.load(moved_on(now, count, None if spec.end == "cycle" else spec.steps), self._position.run, step)
 
     def leave_out(self, *urls: str) -> None:
         """Let the next iterator go on without the records of some shards, and all after it, resumes included.
@@ -291,25 +254,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             ValueError: There is no such shard.
             TypeError: The data set is streamed: make an index.
         """
-        spec = self._counted_spec("leave_out")
-        names = {shown(url) for url in urls}
-        missing = names - {shown(shard.url) for shard in spec.shards}
-        if missing:
-            raise ValueError(f"{min(missing)} is none of the {len(spec.shards)} shards of this data set.")
-        now = self._now()
+        self._run.leave_out(self._now(), urls)
         self._close_active()
-        self._position.load(now, self._position.run, self.step)
-        self._position.left_out = tuple(sorted({*self._position.left_out, *names}))
-
-    def _counted_spec(self, what: str) -> Spec:
-        spec = self._settle()
-        if not isinstance(spec, Spec) or not spec.indexed:
-            raise TypeError(f"{what} takes one data set whose records are counted: parquet, Arrow, or with an index.")
-        return spec
 
     def steps_of(self, state: dict[str, Any]) -> int:
         """Global batches of the epoch that a state is in, under all its grids; 0 where they are not known."""
-        spec = self._settle()
+        spec = self._run.settle()
         start = State.from_json(state, self.dataset.topology.rank).start
         return spec.steps(start) + sum(each.k for each in start.past) if spec.indexed else 0
 
@@ -327,34 +277,20 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """
         check_allowed(allow)
         self._close_active()
-        self._forget_spec()  # the state's window may be another
-        if isinstance(self.dataset, StreamingDataset) and self.dataset.on_change != "error" and not state.start.begun:
-            allow = {*allow, "data"}
-        if self._unchecked is None:  # else the position is one that was not checked either
-            self._before = replace(self._position)
-        self._unchecked, self._window = Loaded(state, frozenset(allow), difference), None
-        if state.start.begun:
-            self._listed_for = state.start.epoch
-        self._position.load(state.start, state.run or None, state.step)
-        self._position.left_out = state.left_out
-        if self.dataset.is_prepared:
-            self._settle()
+        self._run.adopt(state, allow, difference)
 
     # Iteration
 
     def __iter__(self) -> Any:
         """The batches of an epoch: from the loaded place on, else from its beginning."""
-        spec = self._settle()
+        self._run.settle()
         now = self._now()
         self._close_active()
-        if self._listed_for != now.epoch and not now.begun:
-            spec = self._settle_anew(spec)
-        self._listed_for = now.epoch
-        start = self._position.begin(Start(now.epoch))
-        if not spec.indexed and not start.cursors:
-            start = replace(start, cursors=(START,) * spec.at(start).grid.columns)
+        spec, start = self._run.begin(now)
+        if self._pool is not None and spec is not self._made_for:
+            self._release(self._pool, failed=True)
         workers = self._workers(spec.at(start).grid)
-        self._position.place = start
+        self._run.position.place = start
         self._restarts = Restarts(self.restart_workers)
         iterator = LoaderIterator(
             partial(self._begin, spec, workers),
@@ -371,7 +307,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def delivered(self, answer: Answer, *, of_epoch: bool) -> None:
         """Note what an answer brought; called by the iterator."""
         self.ledger.add(answer)
-        place, schedule = self._position.place, self._schedule
+        place, schedule = self._run.position.place, self._schedule
         if isinstance(schedule, ByTurns):
             place = replace(
                 place,
@@ -379,17 +315,17 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 ended=frozenset(schedule.ended),
                 column=schedule.column,
             )
-        self._position.place = replace(place, k=place.k + of_epoch)
-        self._position.step += of_epoch
+        self._run.position.place = replace(place, k=place.k + of_epoch)
+        self._run.position.step += of_epoch
 
     def died(self, death: WorkerDiedError) -> None:
         """A worker has died: go on with new ones, or raise where that was done often enough; called by the iterator."""
-        self._restarts.note(death, self.num_workers, self._position.step, self._position.place.epoch)
+        self._restarts.note(death, self.num_workers, self._run.position.step, self._run.position.place.epoch)
         self.ledger.restarted()
 
     def finished(self) -> None:
         """The epoch is over: the next one is up; called by the iterator."""
-        self._position.place = Start(self._position.place.epoch + 1)
+        self._run.position.place = Start(self._run.position.place.epoch + 1)
 
     def waited(self, seconds: float) -> None:
         """Count waiting time; called by the iterator."""
@@ -404,21 +340,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return iterator is not None and iterator.running
 
     def _now(self) -> Start:
-        """Where the run stands; the end of an epoch is the beginning of the next."""
-        if self.dataset.epoch != self._dataset_epoch:  # somebody chose by the data set
-            self._dataset_epoch = self.dataset.epoch
-            self.set_epoch(self.dataset.epoch)
-        now, spec = self._position.now(running=self._running), self._spec
-        if spec is not None and spec.indexed and spec.end != "cycle" and now.begun and now.k >= self._steps(spec, now):
-            return Start(now.epoch + 1)
-        return now
-
-    def _steps(self, spec: Spec | MixedSpec, start: Start) -> int:
-        """Global batches that an epoch has under its grid; noted, for a chain of grids takes time to follow."""
-        place = replace(start, k=0)
-        if self._counted is None or self._counted[0] != place:
-            self._counted = place, spec.steps(place)
-        return self._counted[1]
+        """Where the run stands."""
+        return self._run.now(running=self._running)
 
     def _workers(self, grid: Grid) -> int:
         """How many workers make batches of a grid; warns of those that can't."""
@@ -433,99 +356,20 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             )  # fmt: skip
         return workers
 
-    def _settle(self) -> Spec | MixedSpec:
-        """The spec for the options and the topology, made once; an armed state is checked against it."""
-        if self._spec is not None:
-            return self._spec
-        dataset = self.dataset
-        settled = dataset.prepare()
-        batch = self._batch(settled.topology.world_size)
-        loaded = self._unchecked
-        window = loaded.window if loaded is not None else self._window
-        grid = dataset.grid(batch, max(1, self.num_workers))
-        spec: Spec | MixedSpec = dataset.spec(grid, drop_last=self.drop_last, window=window)
-        records = spec.map is not None or (self._serving.output == "records" and not self.num_workers)
-        spec = replace(spec, columnar=self._columnar(spec), records=records)
-        if isinstance(spec, MixedSpec):
-            spec = replace(spec, unite=self._serving.output != "records")
-        elif spec.indexed and not spec.steps(Start(0)):
-            slots = spec.indexed_plan(Start(0)).slots
-            raise TopologyError(
-                f"drop_last=True leaves nothing: {slots} records are fewer than a global batch of {batch}."
-            )
-        if loaded is not None:
-            self._unchecked = None
-            try:
-                loaded.check(spec, dataset.window, settled.shards.digest)
-                self._position.go_on(self._taken_up(loaded.state, spec))
-            except StatusError:
-                self._position = self._before
-                raise
-        elif self._position.run is None and settled.topology.rank == 0 and not self._footers_counted:
-            self._footers_counted = True  # by one rank for all, and not again in a run that is taken up
-            self.ledger.add_drops(settled.drops)
-        self._spec = spec
-        if not self._io_counted:
-            self._io_counted = True
-            self.ledger.add_io(settled.io)
-        if not dataset.group.alone and spec.end == "exact":
-            logger.warning(
-                'end="exact" on %d ranks: they may end at different steps; don\'t wait for each other in the loop.',
-                settled.topology.world_size,
-            )
-        return spec
-
-    def _settle_anew(self, spec: Spec | MixedSpec) -> Spec | MixedSpec:
-        """The spec of an epoch that begins, with the data that are there now where that is wanted."""
-        dataset = self.dataset
-        if self._listed_for is None or not isinstance(spec, Spec) or not isinstance(dataset, StreamingDataset):
-            return spec
-        if dataset.on_change == "error":
-            return spec
-        dataset.prepare_anew()
-        self._forget_spec()
-        self._window = spec.window  # of the run
-        return self._settle()
-
-    def _taken_up(self, state: State, spec: Spec | MixedSpec) -> Start:
-        """Where a state goes on under the running topology."""
-        if not state.plan:
-            return state.start
-        if isinstance(spec, MixedSpec):
-            return goes_on(state, spec, fixed=self.dataset.lanes is not None)
-        refuse = self.dataset.on_topology_change == "raise"
-        if not spec.indexed:
-            return taken_up_streamed(state, spec, refuse=refuse)
-        return taken_up(state, spec, fixed=self.dataset.lanes is not None, refuse=refuse)
-
-    def _batch(self, world_size: int) -> int:
-        """The global batch size."""
-        return self._global_batch or (self.batch_size or 1) * world_size
-
-    def _columnar(self, spec: Spec | MixedSpec) -> bool:
-        """Whether columns are kept as long as can be: where they are wanted, travel between processes, or are small."""
-        if (
-            spec.record_bytes < SMALL_RECORD
-        ):  # records are made and let go of by one thread, while they are in its cache
-            return True
-        if spec.map is not None or not self._serving.batched:
-            return False
-        return self._serving.output != "records" or (self.num_workers > 0 and self._serving.collate is None)
-
     def _begin(self, spec: Spec | MixedSpec, workers: int) -> tuple[Pool, Schedule]:
         """Let workers begin behind the last batch delivered, new ones where there are none."""
         pool = self._pool or self._new_pool(spec)
         self._pool = pool if self.persistent_workers else None
         try:
-            pool.begin(self._position.place)
+            pool.begin(self._run.position.place)
         except BaseException:
             self._release(pool, failed=True)
             raise
-        self._schedule = self._new_schedule(spec, self._position.place, workers)
+        self._schedule = self._new_schedule(spec, self._run.position.place, workers)
         return pool, self._schedule
 
     def _new_pool(self, spec: Spec | MixedSpec) -> Pool:
-        work = work_of(spec)
+        work, self._made_for = work_of(spec), spec
         if not self.num_workers:
             return InProcess(work, self._serving)
         if not self._restarts.count:  # a death must not move the training loop's own random state
@@ -550,7 +394,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def _new_schedule(self, spec: Spec | MixedSpec, start: Start, workers: int) -> Schedule:
         if not spec.indexed:
             return ByTurns(start, workers)
-        stop = None if spec.end == "cycle" else self._steps(spec, start)
+        stop = None if spec.end == "cycle" else self._run.steps(spec, start)
         return ByNumber(start.k, stop, workers)
 
     def _release(self, pool: Pool, failed: bool) -> None:
@@ -566,9 +410,3 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         if iterator is not None:
             iterator.close()
         self._active = None
-
-    def _forget_spec(self) -> None:
-        self._spec = self._counted = None
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
