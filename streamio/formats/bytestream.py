@@ -78,6 +78,9 @@ class ByteStream:
         Raises:
             CorruptError: The stream ends before.
         """
+        if self._at + count <= len(self._chunk):
+            self._at += count
+            return
         while count:
             part = len(self.some(count))
             if not part:

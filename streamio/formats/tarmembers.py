@@ -10,6 +10,7 @@ import re
 import tarfile
 from collections.abc import Iterator
 from typing import NamedTuple
+from zlib import adler32
 
 from streamio.formats.base import CorruptError
 from streamio.formats.bytestream import ByteStream
@@ -122,11 +123,11 @@ def _header(block: bytes, at: int) -> tuple[bytes, int, str]:
     """A member's type, size and name, as `tarfile` reads them from one block."""
     if len(block) < _BLOCK:
         raise CorruptError("a tar header is cut short: the file ends", f"byte {at}")
-    plain = _PLAIN.match(block, _MODE)
+    plain = _PLAIN.match(block, _MODE) if block.isascii() else None
     if plain is not None:
         size, checksum, kind = plain.groups()
-        # The field of the checksum counts as eight spaces.
-        if sum(block.translate(None, b"\0")) - sum(block[_CHECKSUM:_TYPE]) + 256 == int(checksum, 8):
+        # Adler's lower half is 1 + the sum of 512 ASCII bytes; the checksum's own field counts as eight spaces.
+        if (adler32(block) & 0xFFFF) - 1 - sum(block[_CHECKSUM:_TYPE]) + 256 == int(checksum, 8):
             name = block[:_MODE].partition(b"\0")[0]
             if block[_PREFIX]:
                 name = block[_PREFIX:_PREFIX_END].partition(b"\0")[0] + b"/" + name
@@ -157,7 +158,8 @@ def _size(pax: str | None, plain: int, at: int) -> int:
 
 def _data(stream: ByteStream, size: int, what: str) -> bytes:
     data = stream.exactly(size, what)
-    stream.skip(-size % _BLOCK, what)
+    if padding := -size % _BLOCK:
+        stream.skip(padding, what)
     return data
 
 
