@@ -191,8 +191,12 @@ class Checkpoints:
             value = self._choose(step, fallback)
             if value is None:
                 return b""
-            told, data = self._read_drops(value["saved_as"]), self._difference(value, settled.shards)
-            shards = self._begun_with(loader, value) if data else None
+            told, data, then = self._read_drops(value["saved_as"]), "", None
+            if value["shards"]["digest"] != settled.shards.digest:
+                then = objects.get(f"{self._url}/{value['shards']['list']}", **self._access)
+                data = _difference(then, settled.shards)
+            goes_on = status.begun(value) and getattr(loader.dataset, "on_change", "error") != "error"
+            shards = base64.b64encode(then).decode() if goes_on and then is not None else None
             return json.dumps({"value": value, "places": told, "data": data, "shards": shards}).encode()
 
         chosen = led(group, choose, "choosing a status")
@@ -299,32 +303,28 @@ class Checkpoints:
                 logger.warning("%s: a line can't be read (%s) and is left out.", url, error)
         return places
 
-    def _begun_with(self, loader: DataLoader, value: dict[str, Any]) -> str | None:
-        """The shards that an epoch goes on with where newer data are for the next one; None where none are kept."""
-        if getattr(loader.dataset, "on_change", "error") == "error" or not status.begun(value):
-            return None
-        data = objects.get(f"{self._url}/{value['shards']['list']}", **self._access)
-        return None if data is None else base64.b64encode(data).decode()
 
-    def _difference(self, value: dict[str, Any], shards: ShardList) -> str:
-        """What has changed in the data since, by name; "" where nothing has."""
-        if value["shards"]["digest"] == shards.digest:
-            return ""
-        data = objects.get(f"{self._url}/{value['shards']['list']}", **self._access)
-        if data is None:
-            return "the list of shards then is not there any more"
-        try:
-            listed = ShardList.from_bytes(data)
-        except (ValueError, OSError, KeyError) as error:  # Arrow's own are among these
-            return f"the list of shards then can't be read ({type(error).__name__})"
-        then, now = ({s.url: s for s in each} for each in (listed, shards.without_credentials()))
-        parts = {
-            "added": sorted(now.keys() - then.keys()),
-            "removed": sorted(then.keys() - now.keys()),
-            "changed": sorted(url for url in now.keys() & then.keys() if now[url] != then[url]),
-        }
-        return "; ".join(
-            f"{len(names)} {what} ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
-            for what, names in parts.items()
-            if names
-        )
+def _difference(then: bytes | None, shards: ShardList) -> str:
+    """What has changed in the data, by name.
+
+    Args:
+        then: The list of shards as it was stored; None where it is not there any more.
+        shards: Those that are there now.
+    """
+    if then is None:
+        return "the list of shards then is not there any more"
+    try:
+        listed = ShardList.from_bytes(then)
+    except (ValueError, OSError, KeyError) as error:  # Arrow's own are among these
+        return f"the list of shards then can't be read ({type(error).__name__})"
+    before, now = ({s.url: s for s in each} for each in (listed, shards.without_credentials()))
+    parts = {
+        "added": sorted(now.keys() - before.keys()),
+        "removed": sorted(before.keys() - now.keys()),
+        "changed": sorted(url for url in now.keys() & before.keys() if now[url] != before[url]),
+    }
+    return "; ".join(
+        f"{len(names)} {what} ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
+        for what, names in parts.items()
+        if names
+    )

@@ -16,7 +16,6 @@ import numpy as np
 from streamio.errors import FormatError
 from streamio.formats.base import Bad, Columns, Places, Rows
 from streamio.formats.rows import indices, picked, to_records
-from streamio.formats.seeking import Numbered
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -154,8 +153,9 @@ def gathered(
             bad.update(dict.fromkeys(range(low, high), rows))
             fine[low:high] = False
             continue
-        if isinstance(rows, Numbered):
-            index[low:high] = rows.index_of(numbers)
+        index_of = getattr(rows, "index_of", None)  # as `Numbered` has it: to ask for a protocol takes longer
+        if index_of is not None:
+            index[low:high] = index_of(numbers)
         places: Places = numbers if order is not None else slice(int(numbers[0]), int(numbers[-1]) + 1)
         if rows.bad:
             told = [rows.bad.get(one) for one in numbers.tolist()]
