@@ -355,14 +355,14 @@ class StreamingDataset(DistributedIterableDataset):
         if self.lanes is not None:
             raise TopologyError(
                 f"{self.dataset_name}: lanes={self.lanes} needs records that are counted, and {settled.format.name} "
-                "shards do not tell theirs: make an index (`streamio index`), or leave lanes out."
+                f"shards do not tell theirs. {settled.uncounted} Or leave lanes out."
             )
         if self.end == "even" or (self.end is None and settled.topology.world_size > 1):
             raise TopologyError(
                 f"{self.dataset_name}: {settled.format.name} shards do not tell how many records they hold, so ranks "
                 'can\'t be given the same number of steps beforehand. Say end="exact" (every record once; ranks may '
-                'end at different steps) or end="cycle" (endless; stop by steps), or make an index (`streamio index`), '
-                'with which they can be "even".'
+                'end at different steps) or end="cycle" (endless; stop by steps). With an index they can be "even". '
+                f"{settled.uncounted}"
             )
         return self.end or "exact"
 

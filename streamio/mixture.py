@@ -159,7 +159,7 @@ class Mixture(DistributedIterableDataset):
             if not isinstance(each.splits, IndexedSplits):
                 raise FormatError(
                     f"Source {name!r} of the mixture: {each.format.name} shards do not tell how many records they "
-                    "hold, and a mixture deals by counts. Make an index: `streamio index URL`."
+                    f"hold, and a mixture deals by counts. {each.uncounted}"
                 )
             if each.topology != first.topology:
                 raise TopologyError(

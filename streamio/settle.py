@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_INDEX = "Make an index (`streamio index`)."
+
 
 @dataclass(frozen=True)
 class Settled:
@@ -53,6 +55,7 @@ class Settled:
         io: What this rank read to settle it (footers; small shards whole).
         partitions: What URLs tell of their records; None for nothing.
         index: URL of the index without which records could not be counted; None where there is none.
+        uncounted: What to do to have records counted, where they are not.
     """
 
     topology: Topology
@@ -64,6 +67,7 @@ class Settled:
     io: IoCounts
     partitions: Partitions | None = None
     index: str | None = None
+    uncounted: str = _INDEX
 
 
 @dataclass(frozen=True)
@@ -110,14 +114,16 @@ def settle(what: What, topology: Topology, group: Group, shards: ShardList | Non
     splits: IndexedSplits | StreamedSplits
     drops: list[Drop] = []
     io = IoCounts()
-    known = index = None
+    known, index, uncounted = None, None, _INDEX
     if what.index is not None:
-        from streamio.index.find import Wanted, look_up
+        from streamio.index.find import Known, Wanted, look_up
 
         wanted = Wanted.of(what.urls, shards, matches, format, _options(what, partitions))
-        known = look_up(what.index, wanted, what.read, group)
-        if known is not None:
-            format, index = known.format, known.url if wanted.streamed else None  # noqa: A001
+        found = look_up(what.index, wanted, what.read, group)
+        if isinstance(found, Known):
+            known, format, index = found, found.format, found.url if wanted.streamed else None  # noqa: A001
+        elif found is not None:
+            uncounted = found.why
     if isinstance(format, IndexedFormat):
         from streamio.formats.counting import count_share, join_counts
         from streamio.storage.reader import Reader
@@ -145,8 +151,8 @@ def settle(what: What, topology: Topology, group: Group, shards: ShardList | Non
     elif what.max_records is not None:
         raise FormatError(
             f"max_records={what.max_records} takes records that are counted, and {format.name} shards do not tell "
-            f"theirs ({shown(shards[0].url)} and others): parquet and Arrow files do, and every format with an index "
-            "(`streamio index`). To stop early, leave the loop."
+            f"theirs ({shown(shards[0].url)} and others): parquet and Arrow files do, and every format with an index. "
+            f"{uncounted} To stop early, leave the loop."
         )
     else:
         splits = StreamedSplits.cut(
@@ -154,7 +160,7 @@ def settle(what: What, topology: Topology, group: Group, shards: ShardList | Non
         )
     for drop in drops:
         logger.warning("%s can't be read and is left out: %s.", drop.url, drop.message)
-    return Settled(topology, shards, format, splits, tuple(drops), run, io, partitions, index)
+    return Settled(topology, shards, format, splits, tuple(drops), run, io, partitions, index, uncounted)
 
 
 def format_of(what: What, shards: ShardList, partitions: Partitions | None) -> Format:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from streamio.formats.filters import FiltersOption
     from streamio.settle import Settled
     from streamio.storage.shards import ShardList
 
@@ -32,15 +33,33 @@ def settled(
     storage_options: Mapping[str, Any],
     format: str | None,  # noqa: A002
     columns: Sequence[str] | None = None,
+    filters: FiltersOption = None,
+    index: str | None = "auto",
 ) -> Settled:
-    """The shards with their splits and, where the format knows them, counts; reads footers, no data.
+    """The shards with their splits and, where the format or an index knows them, counts; reads footers, no data.
+
+    Args:
+        urls: The data.
+        storage_options: Options for fsspec.
+        format: Name of the format, None to go by suffix.
+        columns: Columns to read, None for all.
+        filters: Which records to read; what they rule out beforehand has no splits.
+        index: URL of the index, `"auto"` for the one beside the data if there is one, None for none.
 
     Raises:
-        StreamioError: As `listed`, and shards of several formats, a missing column, or not one record.
+        StreamioError: As `listed`, and shards of several formats, a missing column, an index that is not there or
+            does not fit, or not one record.
     """
     from streamio.dataset import StreamingDataset
 
     # A rank alone, whatever the environment says: a command may be started beside a training process.
     return StreamingDataset(
-        list(urls), storage_options=storage_options, format=format, columns=columns, rank=0, world_size=1
+        list(urls),
+        storage_options=storage_options,
+        format=format,
+        columns=columns,
+        filters=filters,
+        index=index,
+        rank=0,
+        world_size=1,
     ).prepare()

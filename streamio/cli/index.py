@@ -15,6 +15,9 @@ from streamio.cli import options, text
 if TYPE_CHECKING:
     from streamio.index.build import Progress
 
+#: Damaged shards that are named; --json has all.
+NAMED = 5
+
 
 def index(
     urls: options.Urls,
@@ -62,6 +65,10 @@ def index(
     if built.failed:
         told.append(f"{built.failed:,} damaged")
     typer.echo(f"{text.url(built.url)}: {', '.join(told)}")
+    for url, error in built.damaged[:NAMED]:
+        typer.echo(f"  {text.url(f'{url}: {error}')}")
+    if built.failed > NAMED:
+        typer.echo(f"  and {built.failed - NAMED:,} more (--json names all)")
 
 
 @contextmanager

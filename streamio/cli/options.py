@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import logging
 import re
@@ -12,6 +13,12 @@ import typer
 
 #: Characters of a text that is taken for a credential at least: shorter ones would tear words apart.
 SHORTEST = 8
+
+#: What `--filters` takes.
+_SHAPES = 'JSON: [["lang", "==", "en"], ["score", ">", 0.5]] (all of these), or a list of such lists (one of these)'
+
+#: Values in `--filters` that JSON does not have.
+_TYPES = {"date": datetime.date.fromisoformat, "datetime": datetime.datetime.fromisoformat}
 
 _SECRET = re.compile(r"key|secret|token|passw|cred|sas|auth|sign", re.IGNORECASE)
 
@@ -59,6 +66,20 @@ Format: TypeAlias = Annotated[
 Columns: TypeAlias = Annotated[
     str | None,
     typer.Option(metavar="A,B", help="Columns or keys to read; all by default.", show_default=False),
+]
+Filters: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="JSON",
+        help='Records to read, as filters= takes them: \'[["lang", "==", "en"], ["score", ">", 0.5]]\'.',
+        show_default=False,
+    ),
+]
+Index: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        metavar="URL|none", help="Index of the data. Default: the one beside them, if any.", show_default=False
+    ),
 ]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Output for programs.")]
 Verbose: TypeAlias = Annotated[
@@ -108,6 +129,40 @@ def columns(text: str | None) -> list[str] | None:
     return names
 
 
+def index(text: str) -> str | None:
+    """The `index=` of `--index`: None for "none".
+
+    Raises:
+        typer.BadParameter: An empty text.
+    """
+    if not text:
+        raise typer.BadParameter("takes the URL of an index, or none", param_hint="--index")
+    return None if text == "none" else text
+
+
+def filters(text: str | None) -> list[Any] | None:
+    """The `filters=` of `--filters`, which is JSON of it; None where nothing was given.
+
+    Lists stand for the tuples that JSON does not have, and `{"date": "2024-01-31"}` and
+    `{"datetime": "2024-01-31T12:00:00"}` for values that it does not have.
+
+    Raises:
+        typer.BadParameter: No JSON, or nothing that `filters=` takes.
+    """
+    if text is None:
+        return None
+    from streamio.formats.filters import checked
+
+    try:
+        given = _terms(json.loads(text))
+        if not (given and isinstance(given, list)):
+            raise TypeError(f"{text} is no list of terms.")  # noqa: TRY301 - told with the shape that is wanted
+        checked(given)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise typer.BadParameter(f"takes {_SHAPES}. {error}", param_hint="--filters") from None
+    return given
+
+
 def secrets(arguments: Sequence[str]) -> list[str]:
     """The values of those storage options among a command's arguments that may be credentials."""
     found: set[str] = set()
@@ -117,6 +172,30 @@ def secrets(arguments: Sequence[str]) -> list[str]:
         key, _, text = pair.partition("=")
         found |= {value for path, value in _leaves(key, _value(text)) if _SECRET.search(path)}
     return sorted((text for text in found if len(text) >= SHORTEST), key=len, reverse=True)
+
+
+def _terms(value: Any) -> Any:
+    """JSON of a filter with terms as tuples: a list of lists is a list of terms, or of such lists."""
+    if not isinstance(value, list):
+        return value
+    if not value or isinstance(value[0], list):
+        return [_terms(each) for each in value]
+    return tuple(_typed(each) for each in value)
+
+
+def _typed(value: Any) -> Any:
+    """A value of a term; an object tells the type of one that JSON does not have."""
+    if isinstance(value, list):
+        return [_typed(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    try:
+        ((name, text),) = value.items()
+        return _TYPES[name](text)
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(
+            f'{json.dumps(value)} is no value: say {{"date": "2024-01-31"}} or {{"datetime": "2024-01-31T12:00:00"}}.'
+        ) from None
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, str]]:

@@ -58,6 +58,8 @@ def plan(
         typer.Option(metavar="RANK", min=0, help="Show what this rank reads, in order.", show_default=False),
     ] = None,
     columns: options.Columns = None,
+    filters: options.Filters = None,
+    index: options.Index = "auto",
     storage_option: options.StorageOption = None,
     endpoint_url: options.EndpointUrl = None,
     format: options.Format = None,  # noqa: A002
@@ -67,14 +69,14 @@ def plan(
 ) -> None:
     """Show who reads what: ranks, workers and lanes with their slots, splits and bytes, and what to look out for.
 
-    Parquet footers are read, data are not. With --json one JSON document.
+    Parquet footers or the index are read, data are not. With --json one JSON document.
     """
     from streamio.cli import tables
     from streamio.cli.report import Layout
     from streamio.plan import Grid
 
     given = options.storage_options(storage_option, endpoint_url)
-    wanted = options.columns(columns)
+    wanted, filtered, indexed = options.columns(columns), options.filters(filters), options.index(index)
     if batch_size is not None and global_batch_size is not None:
         raise typer.BadParameter(
             "--batch-size and --global-batch-size say the same: give one", param_hint="--batch-size"
@@ -86,7 +88,7 @@ def plan(
     batch = global_batch_size if global_batch_size is not None else (batch_size or 1) * world_size
     rows, cells = _lanes(lanes) if lanes is not None else (world_size, max(1, workers))
     layout = Layout(Grid(rows, cells, batch), world_size, workers)  # before anything is listed
-    settled = data.settled(urls, given, format, wanted)
+    settled = data.settled(urls, given, format, wanted, filtered, indexed)
     report = _report(settled, layout, end.value if end else None, seed, epoch, shuffle, drop_last)
     if as_json:
         typer.echo(text.json_line(tables.document(report, settled, rank)))

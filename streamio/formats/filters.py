@@ -90,7 +90,7 @@ def checked(option: Any) -> Filters | None:
     )
     try:
         return Filters(_expression(groups), text, groups)
-    except (pa.ArrowException, ValueError, TypeError) as error:
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"filters={option!r}: pyarrow can't take this: {first_line(error)}.") from error
 
 

@@ -61,7 +61,8 @@ class Built:
         read: Those that were read for it.
         kept: Those that an earlier index, or a run that was broken off, knew already.
         records: Records of all listed shards; bad ones count, as they have slots too.
-        failed: Shards that can't be read to their ends. A run drops what is lost of them.
+        damaged: URL and error of each shard that can't be read to its end, in the order of the listing. A run drops
+            what is lost of them.
         seconds: What it took.
     """
 
@@ -70,12 +71,18 @@ class Built:
     read: int
     kept: int
     records: int
-    failed: int
+    damaged: tuple[tuple[str, str], ...]
     seconds: float
+
+    @property
+    def failed(self) -> int:
+        """Shards that are damaged."""
+        return len(self.damaged)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON-ready values."""
-        return asdict(self)
+        damaged = [{"url": url, "error": error} for url, error in self.damaged]
+        return asdict(self) | {"failed": self.failed, "damaged": damaged}
 
 
 def build_index(
@@ -158,12 +165,12 @@ def build_index(
             objects.put(url, whole.to_bytes(shown(folder_of(url))), read.storage_options, retry=read.retry)
         parts.remove()
         mine = whole.taken(whole.rows_of(shards))
-        failed = sum(error is not None for error in mine.errors())
-        return json.dumps([int(mine.column("records").sum()), failed]).encode()
+        damaged = [(shown(shard.url), error) for shard, error in zip(shards, mine.errors(), strict=True) if error]
+        return json.dumps([int(mine.column("records").sum()), damaged, time.monotonic() - began]).encode()
 
-    records, failed = json.loads(led(group, write, "writing the index"))
-    kept = len(shards) - len(todo)
-    built = Built(shown(url), len(shards), len(todo), kept, records, failed, time.monotonic() - began)
+    records, told, seconds = json.loads(led(group, write, "writing the index"))
+    damaged = tuple((url, error) for url, error in told)
+    built = Built(shown(url), len(shards), len(todo), len(shards) - len(todo), records, damaged, seconds)
     if group.leads:
         logger.info("Indexed %d shards (%d read, %d kept), %d records: %s", *_figures(built), built.url)
     return built

@@ -57,6 +57,17 @@ class Known:
 
 
 @dataclass(frozen=True)
+class Unfit:
+    """An index that is there and can't be used.
+
+    Attributes:
+        why: What is wrong with it and what to do, in sentences for people.
+    """
+
+    why: str
+
+
+@dataclass(frozen=True)
 class Wanted:
     """The data set that an index is looked for.
 
@@ -93,8 +104,8 @@ class Wanted:
         return not isinstance(self.format, IndexedFormat)
 
 
-def look_up(index: str, data: Wanted, read: ReadSettings, group: Group) -> Known | None:
-    """What the index tells; None where there is none, or it can't be used. All ranks call it together.
+def look_up(index: str, data: Wanted, read: ReadSettings, group: Group) -> Known | Unfit | None:
+    """What the index tells, or why it can't be used; None where there is none. All ranks call it together.
 
     Args:
         index: Its URL, or `"auto"` for the default place.
@@ -127,7 +138,7 @@ def look_up(index: str, data: Wanted, read: ReadSettings, group: Group) -> Known
             raise
         if group.leads:
             logger.warning("%s The data are read without it.", error)
-        return None
+        return Unfit(str(error))
     count = int(data.matches.sum())
     logger.info("The index %s tells the counts of %d of %d shards.", shown(url), count - len(known.unknown), count)
     return known

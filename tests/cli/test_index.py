@@ -39,7 +39,31 @@ def test_it_may_be_written_elsewhere(tmp_path: Path) -> None:
 def test_damaged_shards_are_told(tmp_path: Path) -> None:
     write_tar(tmp_path, [5])
     (tmp_path / "q.tar").write_bytes(b"x" * 600)
-    assert run("index", str(tmp_path), "--workers=1").stdout.rstrip().endswith("1 damaged")
+    first, damaged = run("index", str(tmp_path), "--workers=1").stdout.splitlines()
+    assert first.endswith("1 damaged")
+    assert damaged.startswith(f"  file://{tmp_path}/q.tar: a tar header is damaged")
+
+
+def test_of_many_damaged_shards_the_first_are_named_and_json_names_all(tmp_path: Path) -> None:
+    for number in range(7):
+        (tmp_path / f"q{number}.tar").write_bytes(b"x" * 600)
+    first, *named, more = run("index", str(tmp_path), "--workers=1").stdout.splitlines()
+    assert first.endswith("7 damaged")
+    urls = [f"file://{tmp_path}/q{number}.tar" for number in range(7)]
+    assert [line.split(": ")[0].strip() for line in named] == urls[:5]
+    assert more.strip().startswith("and 2 more")
+    again = json.loads(run("index", str(tmp_path), "--json").stdout)
+    assert again["failed"] == 7
+    assert [(entry["url"], entry["error"].split(":")[0]) for entry in again["damaged"]] == [
+        (url, "a tar header is damaged") for url in urls
+    ]
+
+
+def test_what_damaged_shards_say_does_not_act_upon_a_terminal(tmp_path: Path) -> None:
+    (tmp_path / "\x1b[2Jq.tar").write_bytes(b"x" * 600)
+    shown = run("index", str(tmp_path), "--workers=1").stdout
+    assert "\x1b" not in shown
+    assert "\\x1b[2Jq.tar" in shown
 
 
 def test_an_error_is_one_line(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from streamio import DataLoader, StreamingDataset
+from streamio import DataLoader, StreamingDataset, build_index
 from tests.cli.command import run, told
 from tests.loader.data import write_lines, write_parquet
 
@@ -97,6 +97,76 @@ def test_columns_lessen_the_bytes(tmp_path: Path) -> None:
     assert document(str(tmp_path), "--columns=id")["bytes"] < document(str(tmp_path))["bytes"]
 
 
+def test_the_index_beside_the_data_counts_unless_it_is_switched_off(tmp_path: Path) -> None:
+    write_lines(tmp_path, [50, 23])
+    build_index(tmp_path, workers=1)
+    plan = document(str(tmp_path), "--world-size=2", "--workers=2", "--global-batch-size=8")
+    assert (plan["indexed"], plan["records"], plan["steps"]) == (True, 73, 10)
+    plan = document(
+        str(tmp_path), "--world-size=2", "--workers=2", "--global-batch-size=8", "--end=exact", "--index=none"
+    )
+    assert (plan["indexed"], plan["records"], plan["steps"]) == (False, None, None)
+
+
+def test_what_is_planned_through_a_named_index_is_what_a_loader_delivers(tmp_path: Path) -> None:
+    data, index = tmp_path / "data", tmp_path / "lines.index"
+    data.mkdir()
+    write_lines(data, [50, 23, 9])
+    assert not document(str(data))["indexed"]
+    build_index(data, index, workers=1)
+    plan = document(
+        str(data), f"--index={index}", "--world-size=2", "--batch-size=3", "--rank=1", "--shuffle", "--seed=5"
+    )
+    held = {f"file://{data}/p{number:03}.jsonl": first for number, first in enumerate((0, 50, 73))}
+    parts = [part for share in plan["reads"] for lane in share["lanes"] for part in lane["splits"]]
+    assert {part["split"] for part in parts} == {0}  # small shards are one split each
+    planned = [held[part["url"]] + record for part in parts for record in range(part["from"], part["to"])]
+    dataset = StreamingDataset(data, index=str(index), shuffle=True, seed=5, rank=1, world_size=2)
+    assert sorted(record["id"] for batch in DataLoader(dataset, batch_size=3) for record in batch) == sorted(planned)
+
+
+def test_an_index_that_does_not_fit_is_told(tmp_path: Path) -> None:
+    data, index = tmp_path / "data", tmp_path / "lines.index"
+    data.mkdir()
+    write_lines(data, [5])
+    build_index(data, workers=1)
+    build_index(data, index, workers=1)
+    (data / "p001.jsonl").write_text('{"id": 5}\n')
+    found = run("plan", str(data))
+    assert found.exit_code == 0
+    assert "records not counted" in found.stdout
+    assert "is stale: 1 of 2 shards is not in it" in found.stderr
+    named = run("plan", str(data), f"--index={index}")
+    assert (named.exit_code, named.stdout) == (1, "")
+    assert f"file://{index} is stale" in named.stderr
+    missing = run("plan", str(data), f"--index={tmp_path}/nothing")
+    assert missing.exit_code == 1
+    assert "there is no such index" in missing.stderr
+
+
+def test_row_groups_that_filters_rule_out_are_not_planned(tmp_path: Path) -> None:
+    write_parquet(tmp_path, [50, 23])
+    given = '[["id", ">=", 30], ["id", "<", 58]]'
+    plan = document(str(tmp_path), f"--filters={given}", "--batch-size=4", "--rank=0", "--end=exact")
+    whole = document(str(tmp_path))
+    assert plan["bytes"] < whole["bytes"]
+    named = [
+        (part["url"], 7 * part["split"] + record)
+        for lane in plan["reads"][0]["lanes"]
+        for part in lane["splits"]
+        for record in range(part["from"], part["to"])
+    ]
+    dataset = StreamingDataset(
+        tmp_path, filters=[("id", ">=", 30), ("id", "<", 58)], provenance=True, end="exact", rank=0, world_size=1
+    )
+    loader = DataLoader(dataset, batch_size=4)
+    assert (plan["records"], plan["steps"]) == (len(named), len(loader))
+    assert len(named) == 22 + 14  # of one shard the rows from 28 to its end, of the other two row groups
+    urls = [shard.url for shard in dataset.prepare().shards]
+    wanted = [(url, row) for url, row in named if 30 <= (0, 50)[urls.index(url)] + row < 58]
+    assert [(record["__shard__"], record["__index__"]) for batch in loader for record in batch] == wanted
+
+
 def test_a_long_table_is_cut_and_says_so(tmp_path: Path) -> None:
     write_parquet(tmp_path, [3])
     shown = run("plan", str(tmp_path), "--world-size=70").stdout
@@ -115,6 +185,10 @@ def test_a_long_table_is_cut_and_says_so(tmp_path: Path) -> None:
         (["--world-size=2", "--rank=2"], 2, "there are 2 ranks"),
         (["--world-size=0"], 2, "--world-size"),
         (["--end=never"], 2, "never"),
+        (["--index="], 2, "--index"),
+        (["--filters=id>3"], 2, "--filters: takes JSON"),
+        (['--filters=[["id", ">", 3]]'], 1, "leaves nothing"),
+        (['--filters=[["nope", ">", 3]]'], 1, "nope"),
     ],
 )
 def test_what_does_not_go_together_is_refused(tmp_path: Path, arguments: list[str], code: int, message: str) -> None:

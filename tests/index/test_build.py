@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +33,41 @@ SIZES = (20, 13, 0, 30)
 
 def index_of(folder: Path) -> Any:
     return pq.read_table(folder / "_streamio" / "index.parquet")
+
+
+@contextmanager
+def served(data: bytes) -> Iterator[str]:
+    """The URL of an HTTP server that has these bytes at every path."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            first, last = 0, len(data) - 1
+            match = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+            if match:
+                first, last = int(match[1]), min(last, int(match[2] or last))
+                self.send_response(206)
+                self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
+            else:
+                self.send_response(200)
+            self.send_header("Accept-Ranges", "bytes")
+            self.send_header("Content-Length", str(last + 1 - first))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(data[first : last + 1])
+
+        do_HEAD = do_GET  # noqa: N815 - the name that the server looks for
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_it_lies_beside_the_data_with_a_row_for_each_shard(tmp_path: Path) -> None:
@@ -115,12 +154,26 @@ def test_a_damaged_index_is_made_anew(tmp_path: Path, caplog: pytest.LogCaptureF
     assert "All is read anew" in caplog.text
 
 
-def test_damaged_shards_are_counted(tmp_path: Path) -> None:
-    write_tar(tmp_path, (6, 6))
+def test_damaged_shards_are_counted_and_named(tmp_path: Path) -> None:
+    write_tar(tmp_path, (6, 6, 6))
     whole = (tmp_path / "p001.tar").read_bytes()
     (tmp_path / "p001.tar").write_bytes(whole[:3000])
     built = build_index(tmp_path, workers=1)
-    assert (built.failed, built.records) == (1, 6 + 2)  # a sample that is surely whole, and a slot for what is lost
+    # A sample that is surely whole, and a slot for what is lost.
+    assert (built.failed, built.records) == (1, 6 + 2 + 6)
+    ((url, error),) = built.damaged
+    assert url == f"file://{tmp_path}/p001.tar"
+    assert "cut short" in error
+    again = build_index(tmp_path, workers=1)  # known by now
+    assert (again.read, again.damaged) == (0, built.damaged)
+    assert again.to_json()["damaged"] == [{"url": url, "error": error}]
+
+
+def test_damaged_shards_are_named_without_what_is_secret(tmp_path: Path) -> None:
+    with served(b"x" * 600) as url:
+        built = build_index(f"{url}/q.tar?token=verborgen", tmp_path / "q.index", workers=1)
+    assert [each for each, _ in built.damaged] == [f"{url}/q.tar?token=***"]
+    assert "verborgen" not in json.dumps(built.to_json())
 
 
 def test_an_index_may_lie_elsewhere_but_not_among_the_data(tmp_path: Path) -> None:
@@ -178,20 +231,22 @@ def test_ranks_share_the_work(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     write_lines(data, (20, 13, 30, 4, 9))
+    (data / "q.jsonl.gz").write_bytes(b"x" * 30)
     program = f"""
 import logging
 from streamio.index import share
 from streamio.index.build import build_index
 mine = []
 built = build_index({str(data)!r}, workers=1, progress=lambda done, shards, nbytes: mine.append((done, shards)))
-tell(built.to_json() | {{"seconds": 0}})
+tell(built.to_json())
 tell(mine)
 """
     (first, mine), (second, others) = ranks(tmp_path, 2, program)
     assert first == second
-    assert (first["shards"], first["read"], first["records"]) == (5, 5, 76)
-    assert sorted([mine, others], key=len) == [[(1, 2), (2, 2)], [(1, 3), (2, 3), (3, 3)]]
-    assert index_of(data)["records"].to_pylist() == [20, 13, 30, 4, 9]
+    assert (first["shards"], first["read"], first["records"], first["failed"]) == (6, 6, 77, 1)
+    assert [each["url"] for each in first["damaged"]] == [f"file://{data}/q.jsonl.gz"]
+    assert mine == others == [(1, 3), (2, 3), (3, 3)]
+    assert index_of(data)["records"].to_pylist() == [20, 13, 30, 4, 9, 1]
 
 
 def test_an_error_of_one_rank_is_an_error_of_all(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 import streamio
-from streamio.errors import AccessError, DataNotFoundError, FormatError, StatusError
+from streamio.errors import AccessError, DataNotFoundError, FormatError, StatusError, TopologyError
 from streamio.index import scan
 from streamio.index.build import build_index
 from streamio.loader import splits
@@ -229,6 +229,12 @@ def test_a_changed_shard_makes_a_streamed_data_set_streamed_again(
         f"1 of 3 shards is not in it, or is of another size or version by now: file://{path} (shard 1)" in told.message
     )
     assert "`streamio index` brings it up to date" in told.message
+    with pytest.raises(
+        TopologyError, match=r"lanes=\(1, 1\) .*is stale: 1 of 3 shards.*brings it up to date. Or leave"
+    ):
+        len(loader(tmp_path, lanes=(1, 1)))
+    with pytest.raises(TopologyError, match=r'Say end="exact".*is stale: 1 of 3 shards.*brings it up to date'):
+        len(loader(tmp_path, end="even"))
     assert len(all_ids(loader(tmp_path))) == 100
     build_index(tmp_path, workers=1)
     assert len(loader(tmp_path, 1)) == 100
