@@ -23,7 +23,7 @@ class ReadSettings:
         storage_options: fsspec's options for the data's filesystem; never shown.
         retry: When to try again.
         prefetch_bytes: Bytes that a process may hold or fetch before they are asked for; 96 MiB by default.
-        part_bytes: About the length of one request: longer ranges are read as equal parts; 4 MiB by default.
+        part_bytes: About the length of one request: longer ranges are read as equal parts; 8 MiB by default.
         concurrency: Requests of one process in flight at most; 32 by default.
         stall_timeout: Seconds without a byte after which a request is tried again; 30 by default.
         engine: What reads: "obstore" (s3:// and gs:// alone, the fastest), "fsspec" (everything, and a process that
@@ -37,7 +37,7 @@ class ReadSettings:
     storage_options: dict[str, Any] = field(default_factory=dict, repr=False)
     retry: Retry = field(default_factory=Retry)
     prefetch_bytes: int = 96 * MIB
-    part_bytes: int = 4 * MIB
+    part_bytes: int = 8 * MIB
     concurrency: int = 32
     stall_timeout: float = 30.0
     engine: EngineName = "auto"
