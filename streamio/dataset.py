@@ -72,7 +72,7 @@ class StreamingDataset(DistributedIterableDataset):
             leaves batches shorter
             (default with `end="exact"`, and with `filters=`). Streamed formats read on instead.
         max_drops: Dropped records that the run bears: a count, or a fraction of what was read (a float below
-            1). None bears all.
+            1). None bears all, but for a million in a row where a batch must not be empty.
         shuffle_bytes: Memory for shuffling, in bytes per process; decides the window of a new run. Default 64 MiB.
         window: Records that are permuted together, in place of `shuffle_bytes`.
         lanes: Rows and columns of the lane grid, `(R, G)`: for every world size that divides R, and number of workers
@@ -327,6 +327,7 @@ class StreamingDataset(DistributedIterableDataset):
             partitions=settled.partitions,
             filters=None if filters is None else filters.text,
             max_records=self._what.max_records,
+            most_drops=self.max_drops if isinstance(self.max_drops, int) else None,
         )
 
     def log_drop(self, drop: Drop) -> None:

@@ -9,7 +9,7 @@ import logging
 import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -216,8 +216,9 @@ class Mixture(DistributedIterableDataset):
         """
         settled = self.prepare()
         windows = {name: source.window or (window or {}).get(name) for name, source in self.sources.items()}
+        most = self.max_drops if isinstance(self.max_drops, int) else None
         specs = {
-            name: source.spec(lanes_of(grid), drop_last=True, window=windows[name])
+            name: replace(source.spec(lanes_of(grid), drop_last=True, window=windows[name]), most_drops=most)
             for name, source in self.sources.items()
         }
         weights = self.weights or {name: float(records_of(each)) for name, each in specs.items()}

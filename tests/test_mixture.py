@@ -29,7 +29,7 @@ from tests.gloo import ranks
 from tests.loader.data import write_lines, write_parquet
 from tests.loader.simulated import SimulatedLoader
 
-CASES = settings.default.max_examples if settings.default.max_examples > 100 else 50
+CASES = settings.default.max_examples if settings.default.max_examples > 100 else 30
 
 NAMES = "abcd"
 

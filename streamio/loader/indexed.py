@@ -5,7 +5,9 @@ Also where a slot's record can't be used: what stands in for it is found by the 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
+from collections.abc import Mapping
 from itertools import chain, cycle, islice
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,15 @@ if TYPE_CHECKING:
     from streamio.loader.spec import Spec
     from streamio.plan import Stretch
     from streamio.storage.reader import Reader
+
+
+logger = logging.getLogger(__name__)
+
+#: Records without a good one among them after which a run ends that has no `max_drops` as a count.
+MOST_LOST = 1_000_000
+
+#: After how many a warning says that the search goes on.
+TOLD = 10_000
 
 
 class IndexedMaker:
@@ -59,6 +70,7 @@ class IndexedMaker:
         self._plan = spec.indexed_plan(start)
         self._lanes: dict[tuple[int, int], LaneReader] = {}
         self._probe: Holder | None = None
+        self._lost = 0  # records in a row that were looked at and are not good
 
     def make(self, k: int) -> Made:
         """This rank's share of global batch k.
@@ -155,6 +167,7 @@ class IndexedMaker:
         grid, plan = self._plan.grid, self._plan
         column, _, place = plan.places(k)
         lanes = grid.rows * grid.columns
+        self._lost = 0
         number = row * grid.columns + column
         if self._probe is None:  # kept, for the next batch without a good record is likely to be near
             self._probe = Holder(plan, self._loader, columnar=self._spec.columnar)
@@ -205,11 +218,32 @@ class IndexedMaker:
             holder.hold(stretch.ranges if stretch.key is not None else runs(block))  # a window is held as a whole
             chunk = holder.gather(block)
             for place in chunk.good_slots():
-                value = self._finish(chunk.cut(place, place + 1)).good()
-                if len(value):
+                done = self._finish(chunk.cut(place, place + 1))
+                if len(value := done.good()):
                     return value
+                self._note_lost(done.bad)
+            self._note_lost(chunk.bad)
             size = min(4 * size, most)
         return None
+
+    def _note_lost(self, bad: Mapping[int, Bad]) -> None:
+        """Count records that are no good one; what filters leave out is none of them.
+
+        Raises:
+            TooManyDropsError: There are more in a row than a run bears.
+        """
+        before, self._lost = self._lost, self._lost + len(bad)
+        most = self._spec.most_drops
+        if self._lost > (MOST_LOST if most is None else most):
+            bears = "" if most is None else f" (max_drops={most} bears no more)"
+            one = next(iter(bad.values()))
+            raise TooManyDropsError(
+                f"Epoch {self._start.epoch}: not one good record among the next {self._lost}{bears}, and a batch must "
+                f"not be empty. One of them: {one.reason}: {one.message}. `streamio cat` on the shards shows what they "
+                "hold; a map= that drops them all is another reason."
+            )
+        if before < TOLD <= self._lost:
+            logger.warning("There was no good record among the next %d; looking on for one.", self._lost)
 
     def _read_lane(self, row: int, k: int) -> Chunk:
         column, low, high = self._plan.places(k)

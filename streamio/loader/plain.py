@@ -41,7 +41,7 @@ def iterate(dataset: StreamingDataset, number: int, workers: int) -> Iterator[An
             if spec.indexed:
                 k += workers
             else:
-                k += 1
+                k += not answer.more
                 cursors = [*lanes.cursors[:number], answer.cursor, *lanes.cursors[number + 1 :]]
                 ended = frozenset({number} if answer.ended else ())
                 lanes = Start(start.epoch, k, cursors=tuple(cursors), ended=ended, column=number)

@@ -93,6 +93,8 @@ class ByTurns:
         column = self.due()
         assert column is not None
         self.cursors[column] = answer.cursor
+        if answer.more:
+            return False
         if answer.ended:
             self.ended.add(column)
         self.column = (column + 1) % self._workers

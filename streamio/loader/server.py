@@ -71,6 +71,7 @@ class Answer:
         sources: Records of each source (mixtures).
         cursor: Where the lane stands behind it (streamed).
         ended: The lane had nothing left.
+        more: The lane has not come to a good record yet.
         io: Storage counters since the answer before.
         failure: The exception in place of a batch, with the worker's traceback as text.
     """
@@ -84,6 +85,7 @@ class Answer:
     sources: dict[str, int] = field(default_factory=dict)
     cursor: Any = None
     ended: bool = False
+    more: bool = False
     io: IoCounts = field(default_factory=IoCounts)
     failure: tuple[BaseException, str] | None = None
 
@@ -199,6 +201,7 @@ class Server:
             sources=made.sources,
             cursor=made.cursor,
             ended=made.ended,
+            more=made.more,
             io=counts - self._told,
         )
         self._told = counts

@@ -59,6 +59,7 @@ class Spec:
         partitions: What URLs tell of their records.
         filters: What the user filters by, as text.
         max_records: Records that are taken, the first ones; None for all.
+        most_drops: Drops that the run bears, where that is a count.
     """
 
     shards: ShardList
@@ -82,6 +83,7 @@ class Spec:
     partitions: Partitions | None = None
     filters: str | None = None
     max_records: int | None = None
+    most_drops: int | None = None
 
     def url(self, split: int) -> str:
         """The URL of a split's shard."""
@@ -158,6 +160,7 @@ class Made:
         sources: Records of each source (mixtures).
         cursor: Where the lane stands behind this batch (streamed), as JSON-ready values.
         ended: The lane had nothing left: there is no batch.
+        more: The lane has not come to a good record yet; what was dropped until here is told (streamed).
     """
 
     values: Values = field(default_factory=list)
@@ -167,6 +170,7 @@ class Made:
     sources: dict[str, int] = field(default_factory=dict)
     cursor: Any = None
     ended: bool = False
+    more: bool = False
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from streamio.storage.reader import Reader
 
 
+#: Drops that are told before the first good record of a batch is found.
+TOLD = 1000
+
+
 class StreamedMaker:
     """Makes batches, a lane for each column that it is asked for.
 
@@ -41,7 +45,7 @@ class StreamedMaker:
         self._good_turn: dict[int, int] = {}
 
     def make(self, column: int) -> Made:
-        """The next batch of this rank's lane in a column; `ended` where there is none."""
+        """The next batch of this rank's lane in a column; `ended` where there is none, `more` where it is far to it."""
         (row,) = self._spec.rows
         lane = self._lanes.get(column)
         if lane is None:
@@ -60,6 +64,9 @@ class StreamedMaker:
                 self._good_turn[column] = lane.turn
             elif lane.turn > self._good_turn.setdefault(column, lane.turn) + 1:
                 raise nothing_good(lane.turn)
+            if not count and len(made.drops) >= TOLD:
+                made.cursor, made.more = lane.cursor, True
+                return made
         made.values = join(parts) if parts else []
         made.cursor = lane.cursor
         if count < share and self._spec.drop_last:

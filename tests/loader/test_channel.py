@@ -111,7 +111,7 @@ def test_a_tensor_that_wants_gradients_or_is_sparse_goes_torchs_way(ends: Ends) 
 
 @pytest.mark.skipif(not AVAILABLE, reason="this system has no memory files")
 def test_a_segment_goes_back_once_the_batch_is_let_go(ends: Ends) -> None:
-    for _ in range(20):
+    for _ in range(4):
         assert ends.through(big_batch()).num_rows == 100
         gc.collect()
     assert len(ends.segments._maps) == 1
