@@ -28,7 +28,7 @@ REVISION = 3
 """Counted up where other data are made than before."""
 SHARDS = 32
 CONTENT_TYPE = "binary/octet-stream"
-"""What S3 itself notes where nothing is said; SeaweedFS would guess, keep text compressed and unpack it for each range."""
+"""As S3 notes where nothing is said; SeaweedFS guesses, keeps text compressed and unpacks it for each range."""
 ROWS = {"images": 20_000, "text": 500_000}
 """Records at scale 1."""
 FORMATS = {
