@@ -26,7 +26,7 @@ def test_parts_are_equal_and_as_many_as_come_closest_to_the_size_asked_for(start
     size = max(size, nbytes // 500)
     lengths = parts(start, start + nbytes, size)
     assert sum(lengths) == nbytes
-    assert len(lengths) == max(1, round(nbytes / size))
+    assert abs(len(lengths) - max(1.0, nbytes / size)) <= 0.5  # half-way, either count is as close
     assert max(lengths) - min(lengths) <= 1
 
 
