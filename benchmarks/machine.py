@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -26,9 +27,16 @@ def description() -> dict[str, str | int | float]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages that are installed."""
+    """Versions of the packages that are installed; streamio's with the commit it was measured at."""
     installed = {each.name.lower(): each.version for each in distributions()}
-    return {name: installed[name] for name in PACKAGES if name in installed}
+    found = {name: installed[name] for name in PACKAGES if name in installed}
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],  # noqa: S607 - whichever git there is
+        cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if commit.returncode == 0 and "streamio" in found:
+        found["streamio"] += f" at {commit.stdout.strip()}"
+    return found
 
 
 def _processor() -> str:
