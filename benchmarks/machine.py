@@ -9,7 +9,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 PACKAGES = (
-    "streamio", "torch", "numpy", "pyarrow", "obstore", "fsspec", "s3fs", "orjson", "zstandard", "isal",
+    "streamio", "torch", "numpy", "pyarrow", "obstore", "fsspec", "s3fs", "msgspec", "orjson", "zstandard", "isal",
     "webdataset", "mosaicml-streaming", "litdata", "polars", "datasets", "s3torchconnector", "boto3",
 )  # fmt: skip
 

@@ -7,7 +7,7 @@ I/O of its own; bytes come from a `Source`, which has retries, read-ahead and co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -279,6 +279,30 @@ class StreamedFormat(Protocol):
         Raises:
             CorruptError: What follows can't be decoded; slots before it have been yielded.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """A block that is decoded where it is used: Python's objects cost half in the thread that lets go of them.
+
+    Attributes:
+        nbytes: About what it takes in memory, decoded.
+        decode: Makes it; it has one slot at least.
+    """
+
+    nbytes: int
+    decode: Callable[[], Block]
+
+
+@runtime_checkable
+class DeferringFormat(StreamedFormat, Protocol):
+    """A streamed format whose blocks can be found without being decoded."""
+
+    def deferred(
+        self, source: Source, start: int, stop: int, first: int = 0, begin: int | None = None
+    ) -> Iterator[Deferred]:
+        """What `blocks` gives, not decoded yet."""
         ...
 
 

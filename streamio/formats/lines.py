@@ -7,16 +7,18 @@ decided elsewhere.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
 import numpy as np
-import orjson
 
 from streamio.errors import FormatError
-from streamio.formats.base import Bad, Block, Source
+from streamio.formats.base import Bad, Block, Deferred, Source
 from streamio.formats.linewise import BOM, Run, runs
 from streamio.formats.names import basename, codec_of, with_codecs
 from streamio.formats.rows import Records
@@ -28,7 +30,10 @@ if TYPE_CHECKING:
 _ROW_OVERHEAD = 256  # bytes that a small dict takes beside its text
 _HEAD = 1 << 12  # bytes that tell whether a file is one JSON document
 _DOCUMENTS = with_codecs([".json"])
+_DECODER = msgspec.json.Decoder()
+_UNREADABLE = (msgspec.DecodeError, RecursionError)
 _BLANK = object()  # what a blank line holds
+_TEXT = re.compile(rb"\S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,14 @@ class Lines:
             CorruptError: The compressed stream is damaged or cut short, or a line is longer than 1 GiB.
             FormatError: A `.json` file is one document over several lines, or one array.
         """
+        with closing(self.deferred(source, start, stop, first, begin)) as found:
+            for each in found:
+                yield each.decode()
+
+    def deferred(
+        self, source: Source, start: int, stop: int, first: int = 0, begin: int | None = None
+    ) -> Generator[Deferred, None, None]:
+        """The same, not parsed yet; errors as for `blocks`."""
         seekable = self.cuttable(source.url)
         unchecked = begin is None and basename(source.url).endswith(_DOCUMENTS)
         if unchecked and start:
@@ -81,15 +94,12 @@ class Lines:
                 if unchecked and (head := run.data[:_HEAD].removeprefix(BOM).strip()):
                     _refuse_documents(source.url, head)
                     unchecked = False
-                block = self._block(run, seekable=seekable)
-                if len(block.index):
-                    yield block
+                behind = len(BOM) if not run.offset and run.data.startswith(BOM) else 0
+                if _TEXT.search(run.data, behind, run.end):
+                    yield Deferred(2 * run.end, partial(self._block, run, seekable=seekable))
 
     def _block(self, run: Run, *, seekable: bool) -> Block:
-        lines = run.lines()
-        lengths = np.fromiter(map(len, lines), np.int64, len(lines))
-        starts = run.starts(lengths)
-        values = _parsed(run, lines, starts)
+        values, starts, lengths = _parsed_at_once(run) or _parsed(run)
         bad: dict[int, Bad] = {}
         if set(map(type, values)) != {dict}:
             kept = [place for place, value in enumerate(values) if value is not _BLANK]
@@ -105,20 +115,44 @@ class Lines:
         return Block(Records(values, bad), starts, lengths + _ROW_OVERHEAD, run.seek(starts) if seekable else None)
 
 
-def _parsed(run: Run, lines: list[bytes], starts: NDArray[np.int64]) -> list[Any]:
-    """What each line holds: any value, `Bad`, or `_BLANK`."""
+_Values: TypeAlias = "tuple[list[Any], NDArray[np.int64], NDArray[np.int64]]"
+
+
+def _parsed_at_once(run: Run) -> _Values | None:
+    """What the lines hold, where they begin, and their lengths; None where not each of them surely is one object.
+
+    Each begins with `{` and ends with `}`. Within a value the one never follows the other, so none goes on over the end
+    of a line; and there are as many values as lines.
+    """
+    data = np.frombuffer(run.data, np.uint8, run.end)
+    ends = np.flatnonzero(data == ord("\n"))
+    if not run.ended or data[0] != ord("{") or (data[ends - 1] != ord("}")).any():
+        return None
+    begins = np.concatenate(([0], ends[:-1] + 1))
+    if (data[begins] != ord("{")).any():
+        return None
+    try:
+        values = _DECODER.decode_lines(memoryview(run.data)[: run.end])
+    except _UNREADABLE:
+        return None
+    return (values, begins + run.offset, ends - begins) if len(values) == len(ends) else None
+
+
+def _parsed(run: Run) -> _Values:
+    """What each line holds (any value, `Bad`, or `_BLANK`), where it begins, and its length."""
+    lines = run.lines()
+    lengths = np.fromiter(map(len, lines), np.int64, len(lines))
+    starts = run.starts(lengths)
     values: list[Any] = []
     unread = iter(lines)
     while len(values) < len(lines):
         try:
-            values.extend(map(orjson.loads, unread))
-        except orjson.JSONDecodeError:  # noqa: PERF203 - a turn for each line that fails; what came before it was added
+            values.extend(map(_DECODER.decode, unread))
+        except _UNREADABLE:  # noqa: PERF203 - a turn for each line that fails; what came before it was added
             line, offset = lines[len(values)], int(starts[len(values)])
             blank = not (line if offset else line.removeprefix(BOM)).strip()
             values.append(_BLANK if blank else _parse(line, offset))
-    for place in _long_numbers(run, starts):
-        values[place] = _parse(lines[place], int(starts[place]))
-    return values
+    return values, starts, lengths
 
 
 def _selected(values: list[Any], columns: tuple[str, ...], bad: Mapping[int, Bad]) -> list[Any]:
@@ -131,33 +165,6 @@ def _selected(values: list[Any], columns: tuple[str, ...], bad: Mapping[int, Bad
     return [{column: value.get(column) for column in columns} for value in values]
 
 
-def _long_numbers(run: Run, starts: NDArray[np.int64]) -> list[int]:
-    """The lines that may have an integer beyond 64 bits, of which orjson makes a float.
-
-    Such a one has 20 digits in a row, or 19 and a minus sign; digits behind a point are a fraction.
-    """
-    data = np.frombuffer(run.data, np.uint8, run.end)
-    words = data[: run.end // 4 * 4].view(np.uint32) & np.uint32(0xF0F0F0F0)
-    quads = words == np.uint32(0x30303030)  # four digits each, or what stands next to them in ASCII
-    quads = quads[1:] & quads[:-1]
-    quads = quads[2:] & quads[:-2]  # 19 digits hold four of these
-    places = 4 * np.flatnonzero(quads)
-    if not len(places):
-        return []
-    left = right = np.zeros(len(places), np.int64)
-    for away in (1, 2, 3):  # clipped at both ends: no object begins or ends with a digit
-        left = left + ((left == away - 1) & (data.take(places - away, mode="clip") - 48 < 10))
-    for away in (0, 1, 2, 3):
-        right = right + ((right == away) & (data.take(places + 16 + away, mode="clip") - 48 < 10))
-    before = data.take(places - left - 1, mode="clip")
-    count = np.where(before - 48 < 10, 0, left + right)  # a digit: the number was met at an earlier place
-    long = ((count >= 4) & (before != ord("."))) | ((count == 3) & (before == ord("-")))
-    if not long.any():
-        return []
-    lines = np.searchsorted(starts, places[long] + run.offset, "right") - 1
-    return list(np.unique(lines).tolist())
-
-
 def _unusable(value: Any, offset: int) -> Bad:
     """Why a value that is no object is no record."""
     if type(value) is Bad:
@@ -166,7 +173,7 @@ def _unusable(value: Any, offset: int) -> Bad:
 
 
 def _parse(line: bytes, offset: int) -> Any:
-    """What Python's own json makes of a line: it decides where orjson refuses, or would round."""
+    """What Python's own json makes of a line: it decides where msgspec refuses (NaN, lone surrogates)."""
     position = f"byte {offset}"
     try:
         text = line.decode("utf-8-sig" if offset == 0 else "utf-8")

@@ -14,6 +14,9 @@ from streamio.iterators import end
 
 T = TypeVar("T")
 
+#: Seconds of waiting for room that are a moment: a consumer that does nothing else takes the next item within them.
+PATIENCE = 0.005
+
 
 class Ahead(Iterator[T], Generic[T]):
     """The items of an iterator, made ahead; one item is always let through, however heavy.
@@ -23,7 +26,8 @@ class Ahead(Iterator[T], Generic[T]):
         weigh: Bytes that an item counts with.
         limit: Bytes of items that may wait.
         name: Name of the thread.
-        meanwhile: Applied to an item that has to wait for room, as there is time for it then.
+        meanwhile: Applied to an item that has to wait for room for more than a moment: the consumer is busy with
+            something else then, and not with what this would take off it.
     """
 
     def __init__(
@@ -87,7 +91,7 @@ class Ahead(Iterator[T], Generic[T]):
         try:
             for item in self._items:
                 weight = self._weigh(item)
-                if self._meanwhile is not None and not self._fits(weight):
+                if self._meanwhile is not None and not self._fits_soon(weight):
                     item = self._meanwhile(item)
                 if not self._admitted(weight):
                     break
@@ -99,6 +103,13 @@ class Ahead(Iterator[T], Generic[T]):
             self._ready.put(StopIteration())
         finally:
             end(self._items)
+
+    def _fits_soon(self, weight: int) -> bool:
+        """Whether there is room, now or in a moment; if not, the consumer has other things to do."""
+        with self._room:
+            if not self._fits(weight) and not self._stopped:
+                self._room.wait(PATIENCE)
+            return self._fits(weight)
 
     def _admitted(self, weight: int) -> bool:
         """Wait until an item fits; False where nobody wants it any more."""

@@ -173,13 +173,55 @@ def test_integers_about_the_limit_of_64_bits_are_exact_at_any_place(texts, paddi
     assert repr(values(texts[0].encode())) == repr([json.loads(texts[0])])
 
 
-@pytest.mark.parametrize("number", [2**63 - 1, 2**64 - 1, -(2**63), 1234567890123456789, 0.00013436424411240122])
-def test_numbers_that_fit_are_left_to_the_fast_parser(number, monkeypatch):
+@pytest.mark.parametrize(
+    "number", [2**63 - 1, 2**64 - 1, -(2**63), 10**25, 1234567890123456789, 0.00013436424411240122]
+)
+def test_numbers_are_left_to_the_fast_parser(number, monkeypatch):
     monkeypatch.setattr(json, "loads", lambda text: pytest.fail("not needed"))
     data = b'{"n": 1}\n{"n": ' + repr(number).encode() + b"}\n"
-    if number in (2**64 - 1, -(2**63)):  # these have as many digits as those that do not fit
-        monkeypatch.undo()
     assert repr(values(data)) == repr([{"n": 1}, {"n": number}])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ['{"a": [{"x": 1}', ',{"y": 2}]}', '{"p": 1}{"q": 2}'],
+        ['{"a": [{"x": 1}', '{"y": 2}]}', '{"p": 1} {"q": 2}'],
+        ['{"a": {"x": 1}', "}", '{"p": 1}', '{"q": 2}{"r": 3}'],
+        ['{"a": 1', '}{"b": 2}', '{"c": 3}'],
+        ['{"a": "}', '{"}', '{"b": 1}{"c": 2}'],
+        ['{"a": 1}', '{"b": 2},{"c": 3}'],
+        ['{"a": 1}', "{}}", "{{}", "{}"],
+    ],
+)
+def test_values_over_several_lines_and_several_in_one_are_no_records(lines):
+    """Also where there are as many values as lines."""
+    expected = []
+    for line in lines:
+        try:
+            expected.append(json.loads(line))
+        except ValueError:
+            expected.append(Bad)
+    got = [Bad if isinstance(value, Bad) else value for value in values(("\n".join(lines) + "\n").encode())]
+    assert got == expected
+
+
+@given(
+    lines=st.lists(
+        st.lists(st.sampled_from(["{", "}", '"a":', "1", ",", "[", "]", '"', " "]), min_size=1, max_size=7).map(
+            "".join
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_any_lines_give_what_each_gives_alone(lines):
+    text = "\n".join(f"{{{line}}}" for line in lines) + "\n"
+    alone = [value for line in text.splitlines() for value in values(line.encode())]
+    together = values(text.encode())
+    assert [isinstance(value, Bad) or value for value in together] == [
+        isinstance(value, Bad) or value for value in alone
+    ]
 
 
 def test_the_index_is_the_offset_in_the_uncompressed_text():
