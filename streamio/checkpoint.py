@@ -18,10 +18,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamio import status
+from streamio.checks import kind, storage, whole_or_none
 from streamio.errors import GroupError, StatusError
 from streamio.later import Later
 from streamio.loader.state import State
-from streamio.mixture import Mixture
 from streamio.observe.drops import Drop, DropLog
 from streamio.storage import objects
 from streamio.storage.retry import Retry
@@ -50,6 +50,7 @@ class Checkpoints:
         retry: How storage calls are retried.
 
     Raises:
+        TypeError: An option of a wrong type, named.
         ValueError: `keep` is less than 1.
     """
 
@@ -61,12 +62,10 @@ class Checkpoints:
         keep: int | None = None,
         retry: Retry | None = None,
     ) -> None:
-        if keep is not None and keep < 1:
-            raise ValueError(f"keep={keep} must be 1 or more, or None to keep all.")
+        kind("retry", retry, Retry, "a streamio.Retry")
         self._url = normalise(url).rstrip("/")
-        self._access: dict[str, Any] = {"storage_options": dict(storage_options or {}), "retry": retry or Retry()}
-        self._keep = keep
-        self._lists_written: set[str] = set()
+        self._access: dict[str, Any] = {"storage_options": storage(storage_options), "retry": retry or Retry()}
+        self._keep = whole_or_none("keep", keep, 1)
         self._later = Later("streamio-save")
         self._group: Group | None = None
 
@@ -124,7 +123,7 @@ class Checkpoints:
         value["drops"] = {"reasons": dict(drops.reasons), "delivered": delivered}
         url = f"{folder}/{STATUS}"
         writes = topology.rank == 0 and group.leads
-        write = partial(self._write, folder, value, drops, loader.dataset.prepare().shards)
+        write = partial(self._write, folder, value, drops, loader.shards)
 
         def write_now() -> bytes:
             self._later.finish()
@@ -205,9 +204,9 @@ class Checkpoints:
         found = json.loads(chosen)
         value = found["value"]
         state = State.from_json(value, settled.topology.rank)
-        if found["shards"] is not None and not isinstance(loader.dataset, Mixture):
-            loader.dataset.prepare_anew(ShardList.from_bytes(base64.b64decode(found["shards"])))
-        loader.adopt(state, allow, found["data"])
+        then = found["shards"]
+        shards = None if then is None else ShardList.from_bytes(base64.b64decode(then))
+        loader.adopt(state, allow, found["data"], shards)
         reasons, delivered = value["drops"]["reasons"], value["drops"]["delivered"]
         loader.ledger.take_up(DropLog.from_json({"reasons": reasons, "places": found["places"]}), delivered)
         logger.info("Resumed from step %d: epoch %d, batch %d.", value["saved_as"], state.start.epoch, state.start.k)
@@ -238,10 +237,8 @@ class Checkpoints:
     def _write(self, folder: str, value: dict[str, Any], drops: DropLog, shards: ShardList) -> None:
         """The status last: where it lies, what it speaks of lies there too."""
         name = f"streamio-shards-{shards.digest[:16]}.arrow"
-        if name not in self._lists_written:
-            if not objects.exists(f"{self._url}/{name}", **self._access):
-                objects.put(f"{self._url}/{name}", shards.without_credentials().to_bytes(), **self._access)
-            self._lists_written.add(name)
+        if not objects.exists(f"{self._url}/{name}", **self._access):
+            objects.put(f"{self._url}/{name}", shards.without_credentials().to_bytes(), **self._access)
         report = "".join(json.dumps(asdict(drop)) + "\n" for drop in drops.places())
         if report:
             objects.put(f"{folder}/{DROPS}", report.encode(), **self._access)
@@ -282,8 +279,10 @@ class Checkpoints:
             try:
                 return self._read(newest)
             except StatusError as error:
-                if not fallback or not steps:
+                if not fallback:
                     raise
+                if not steps:
+                    raise StatusError(f"{error} Of all statuses in {self._url} none is good.") from None
                 logger.warning("%s Going back to step %d.", error, steps[-1])
         return None
 

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import logging
-import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from torch.utils.data import get_worker_info
 
+from streamio.checks import (
+    checked_lanes,
+    checked_max_drops,
+    checked_urls,
+    flags,
+    kind,
+    mapping,
+    names,
+    one_of,
+    real,
+    storage,
+    whole,
+    whole_or_none,
+)
 from streamio.distributed import DistributedIterableDataset
 from streamio.errors import DataNotFoundError, FormatError, GroupError, TopologyError
 from streamio.formats.filters import checked as checked_filters
@@ -99,6 +112,7 @@ class StreamingDataset(DistributedIterableDataset):
         name: Stands in log messages. Default: the first URL's last part.
 
     Raises:
+        TypeError: An option of a wrong type, named.
         ValueError: An option that can't be, named.
         TopologyError: Topology arguments that do not go together.
     """
@@ -139,65 +153,53 @@ class StreamingDataset(DistributedIterableDataset):
         group_timeout: float = 600.0,
         name: str | None = None,
     ) -> None:
-        self.urls = _checked_urls(urls)
+        self.urls = checked_urls(urls)
+        kind("name", name, str, "text")
         super().__init__(name or shown(self.urls[0]).rstrip("/").rsplit("/", 1)[-1] or "dataset", num_workers=0)
-        one_of("end", end, ("even", "exact", "cycle"))
-        one_of("on_drop", on_drop, ("refill", "short"))
+        one_of("end", end, (*get_args(End), None))
+        one_of("on_drop", on_drop, (*get_args(OnDrop), None))
         one_of("on_topology_change", on_topology_change, ("deal", "raise"))
         one_of("on_change", on_change, ("error", "next_epoch"))
-        max_records = None if max_records is None else _whole("max_records", max_records)
-        _positive(
-            shuffle_bytes=shuffle_bytes,
-            prefetch_bytes=prefetch_bytes,
-            window=window,
-            max_records=max_records,
-            group_timeout=group_timeout,
-        )
-        for name, flag in (("shuffle", shuffle), ("provenance", provenance)):
-            if not isinstance(flag, bool):
-                raise TypeError(f"{name}={flag!r} must be True or False.")
-        if map is not None and not callable(map):
-            raise TypeError(f"map={map!r} must be a function of one record.")
-        if storage_options is not None and not isinstance(storage_options, Mapping):
-            raise TypeError("storage_options must be a mapping of option names to values.")  # its value may be secret
-        seed = _whole("seed", seed)
-        if isinstance(columns, str):
-            raise TypeError(f"columns={columns!r} must be a list of names, as in columns=[{columns!r}].")
-        check_max_drops(max_drops)
+        one_of("engine", engine, get_args(EngineName))
+        flags(shuffle=shuffle, provenance=provenance)
+        kind("format", format, str, "the name of a format")
+        kind("map", map, Callable, "a function of one record")
+        kind("retry", retry, Retry, "a streamio.Retry")
         check_partitions(partitions)
         if index is not None and not (isinstance(index, (str, os.PathLike)) and str(index)):
             raise TypeError(f'index={index!r} must be the URL of an index, "auto" or None.')
-        options: dict[str, Any] = dict(format_options or {})
+        options = mapping("format_options", format_options, "option names to values")
         if "filters" in options:
             raise ValueError("format_options holds filters: it is an argument of its own, filters=.")
         if columns is not None:
-            options["columns"] = tuple(columns)
+            options["columns"] = names("columns", columns)
         if decode is not None:
-            options["decode"] = dict(decode)
+            options["decode"] = mapping("decode", decode, "extensions to functions", Callable)
         read = ReadSettings(
-            storage_options=dict(storage_options or {}),
+            storage_options=storage(storage_options),
             retry=retry or Retry(),
-            prefetch_bytes=prefetch_bytes,
+            prefetch_bytes=whole("prefetch_bytes", prefetch_bytes, 1),
             engine=engine,
         )
         check_engine(read, self.urls)
         index = None if index is None else os.fspath(index)
+        max_records = whole_or_none("max_records", max_records, 1)
         self._what = What(self.urls, format, options, read, partitions, checked_filters(filters), index, max_records)
         self.shuffle = shuffle
-        self.seed = seed
+        self.seed = whole("seed", seed)
         self.end: End | None = end
         self.on_drop: OnDrop | None = on_drop
-        self.max_drops = max_drops
-        self.window = window
-        self.shuffle_bytes = shuffle_bytes
-        self.lanes = None if lanes is None else checked_lanes(lanes)
+        self.max_drops = checked_max_drops(max_drops)
+        self.window = whole_or_none("window", window, 1)
+        self.shuffle_bytes = whole("shuffle_bytes", shuffle_bytes, 1)
+        self.lanes = checked_lanes(lanes)
         self.on_topology_change = on_topology_change
         self.on_change = on_change
         self.map = map
         self.provenance = provenance
         self.epoch = 0
         self.epoch_chosen = False  # whether somebody called set_epoch
-        self._group_timeout = group_timeout
+        self._group_timeout = real("group_timeout", group_timeout)
         self._settled: Settled | None = None
         # A mesh or group is asked now and not kept. What is found by itself is asked for at the first iterator: the
         # process group is often made after the data set.
@@ -205,11 +207,12 @@ class StreamingDataset(DistributedIterableDataset):
         if not (
             rank is None and world_size is None and device_mesh is None and dp_dims is None and process_group is None
         ):
+            _check_torchs(device_mesh, process_group)
             self._topology = resolve_topology(
-                rank=rank,
-                world_size=world_size,
+                rank=whole_or_none("rank", rank),
+                world_size=whole_or_none("world_size", world_size),
                 device_mesh=device_mesh,
-                dp_dims=dp_dims,
+                dp_dims=dp_dims if dp_dims is None or isinstance(dp_dims, str) else names("dp_dims", dp_dims),
                 process_group=process_group,
             )
 
@@ -241,15 +244,16 @@ class StreamingDataset(DistributedIterableDataset):
             self.local_rank, self.world_size = topology.rank, topology.world_size
         return self._settled
 
-    def prepare_anew(self, shards: ShardList | None = None) -> None:
-        """Settle the data once more; all ranks of a process group call it together.
+    def settled_anew(self, before: Settled, shards: ShardList | None = None) -> Settled:
+        """The data settled once more, for one loader; what `prepare` tells stays as it is.
 
-        Where records are counted by an index that does not know the new data yet, those of before stay.
+        All ranks of a process group call it together. Where records are counted by an index that does not know the
+        data that are there now, those of before stay.
 
         Args:
-            shards: The shards to read. Default: those that are there now.
+            before: The data as that loader has them.
+            shards: Shards that were listed before. Default: those that are there now.
         """
-        before = self.prepare()
         # An index that the run depends on is asked for by name: without it the data would be streamed.
         what = replace(self._what, index=before.index or self._what.index)
         try:
@@ -259,10 +263,10 @@ class StreamingDataset(DistributedIterableDataset):
                 raise
             if not before.topology.rank:
                 logger.warning("%s: the shards of the epoch before are read on. %s", self.dataset_name, error)
-            return
-        self._settled = replace(after, run=before.run)
+            return before
         if after.shards.digest != before.shards.digest and not before.topology.rank:
             logger.info("%s: %d shards, and %d before.", self.dataset_name, len(after.shards), len(before.shards))
+        return replace(after, run=before.run)
 
     @property
     def is_prepared(self) -> bool:
@@ -291,18 +295,19 @@ class StreamingDataset(DistributedIterableDataset):
         """
         return Grid.of(self.lanes, batch, world_size=self.topology.world_size, workers=workers)
 
-    def spec(self, grid: Grid, *, drop_last: bool, window: int | None = None) -> Spec:
+    def spec(self, grid: Grid, *, drop_last: bool, window: int | None = None, settled: Settled | None = None) -> Spec:
         """Everything that a worker needs to make batches.
 
         Args:
             grid: The lane grid of an epoch that begins now.
             drop_last: Whether short batches are left out.
             window: The window of a run that is resumed.
+            settled: The data; default those that `prepare` tells.
 
         Raises:
             TopologyError: `end` or `lanes` does not go with the data.
         """
-        settled = self.prepare()
+        settled = settled or self.prepare()
         topology = settled.topology
         end, filters = self._end(settled), self._what.filters
         window = window or self._window(settled)
@@ -403,50 +408,14 @@ class StreamingDataset(DistributedIterableDataset):
         return self.__dict__.copy()
 
 
-def _checked_urls(urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
-    if not isinstance(urls, (str, os.PathLike, Sequence)):
-        raise TypeError(f"urls={urls!r} must be a URL or a list of URLs.")
-    several = [urls] if isinstance(urls, (str, os.PathLike)) else list(urls)
-    if not several:
-        raise ValueError("urls is empty: give at least one URL, glob or folder.")
-    for url in several:
-        if not isinstance(url, (str, os.PathLike)) or not str(url).strip():
-            raise TypeError(f"urls holds {url!r}, which is no URL: give strings or paths.")
-    return [os.fspath(url) for url in several]
+def _check_torchs(device_mesh: Any, process_group: Any) -> None:
+    """Look only at what was given: a torch without distributed has neither type."""
+    if device_mesh is not None:
+        from torch.distributed.device_mesh import DeviceMesh
 
+        kind("device_mesh", device_mesh, DeviceMesh, "a torch DeviceMesh")
+    if process_group is not None:
+        from torch.distributed import GroupMember, ProcessGroup
 
-def checked_lanes(lanes: tuple[int, int]) -> tuple[int, int]:
-    """Rows and columns as ints; whether they fit is found out where ranks and workers are known."""
-    try:
-        rows, columns = (int(operator.index(number)) for number in lanes)
-    except (TypeError, ValueError):
-        raise TypeError(f"lanes={lanes!r} must be two ints: rows and columns.") from None
-    return rows, columns
-
-
-def check_max_drops(max_drops: Any) -> None:
-    """Raise ValueError where a value is neither a count of drops nor a fraction, nor None."""
-    number = isinstance(max_drops, (int, float)) and not isinstance(max_drops, bool)
-    if max_drops is not None and not (number and max_drops >= 0 and (isinstance(max_drops, int) or max_drops < 1)):
-        raise ValueError(
-            f"max_drops={max_drops!r} must be a count (an int of 0 or more) or a fraction (a float from 0 to below 1)."
-        )
-
-
-def one_of(name: str, value: str | None, allowed: tuple[str, ...]) -> None:
-    """Raise ValueError where an option has another value than those allowed, or None."""
-    if value is not None and value not in allowed:
-        raise ValueError(f"{name}={value!r} is not known; use one of {', '.join(map(repr, allowed))}.")
-
-
-def _whole(name: str, value: Any) -> int:
-    try:
-        return int(operator.index(value))
-    except TypeError:
-        raise TypeError(f"{name}={value!r} must be an int.") from None
-
-
-def _positive(**values: float | None) -> None:
-    for name, value in values.items():
-        if value is not None and not value > 0:
-            raise ValueError(f"{name}={value!r} must be more than 0.")
+        if process_group != GroupMember.NON_GROUP_MEMBER:  # the topology tells what is wrong with this one
+            kind("process_group", process_group, ProcessGroup, "a torch ProcessGroup")

@@ -6,14 +6,13 @@ Checks the user's options and settles the sources; which record comes where is d
 from __future__ import annotations
 
 import logging
-import math
-import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, get_args
 
-from streamio.dataset import StreamingDataset, check_max_drops, checked_lanes, one_of
+from streamio.checks import checked_lanes, checked_max_drops, flags, kind, names, one_of, real, whole
+from streamio.dataset import StreamingDataset
 from streamio.distributed import DistributedIterableDataset
 from streamio.errors import FormatError, TopologyError
 from streamio.loader.mixed_spec import MixedSpec, lanes_of, records_of
@@ -81,7 +80,7 @@ class Mixture(DistributedIterableDataset):
         name: Stands in log messages.
 
     Raises:
-        TypeError: A source that is no `StreamingDataset`.
+        TypeError: A source that is no `StreamingDataset`, or an option of a wrong type, named.
         ValueError: An option that can't be, named.
     """
 
@@ -104,30 +103,24 @@ class Mixture(DistributedIterableDataset):
         lanes: tuple[int, int] | None = None,
         name: str = "mixture",
     ) -> None:
+        kind("name", name, str, "text")
         super().__init__(name, num_workers=0)
         self.sources = _checked_sources(sources)
         if weights is not None:
             _check_weights(weights, self.sources)
         one_of("stop", stop, get_args(Stop))
-        if isinstance(mandatory, str):
-            raise TypeError(f"mandatory={mandatory!r} must be a list of names, as in mandatory=[{mandatory!r}].")
+        mandatory = names("mandatory", mandatory, empty=True)
         unknown = [each for each in mandatory if each not in self.sources]
         if unknown:
             raise ValueError(f"mandatory names {unknown}, and the sources are {[*self.sources]}.")
-        if not isinstance(provenance, bool):
-            raise TypeError(f"provenance={provenance!r} must be True or False.")
-        try:
-            seed = int(operator.index(seed))
-        except TypeError:
-            raise TypeError(f"seed={seed!r} must be an int.") from None
-        check_max_drops(max_drops)
+        flags(provenance=provenance)
         self.weights = None if weights is None else {each: float(weights[each]) for each in self.sources}
         self.stop: Stop = stop
         self.mandatory = tuple(each for each in self.sources if each in mandatory)
-        self.seed = seed
+        self.seed = whole("seed", seed)
         self.provenance = provenance
-        self.max_drops = max_drops
-        self.lanes = None if lanes is None else checked_lanes(lanes)
+        self.max_drops = checked_max_drops(max_drops)
+        self.lanes = checked_lanes(lanes)
         self.epoch = 0
         self._settled: SettledMixture | None = None
 
@@ -269,7 +262,7 @@ class Mixture(DistributedIterableDataset):
                     f"{self.dataset_name}: source {name!r} has {plan.records[number]} records for {grid.rows} x "
                     f"{grid.columns} lanes, and each lane needs one at least. Use fewer ranks or workers."
                 )
-        if not plan.steps:
+        if not plan.steps and self.stop != "cycle":
             records = dict(zip(names, plan.records, strict=True))
             raise TopologyError(
                 f"{self.dataset_name}: a source comes to its end before the first batches are full: {records} records "
@@ -291,7 +284,8 @@ class Mixture(DistributedIterableDataset):
 
 def _checked_sources(sources: Mapping[str, StreamingDataset]) -> dict[str, StreamingDataset]:
     """The sources in the order of their names, so that the order in which they were given decides nothing."""
-    if not isinstance(sources, Mapping) or not sources:
+    kind("sources", sources, Mapping, "a mapping of names to data sets")
+    if not sources:
         raise ValueError("sources must be a mapping of names to data sets, with one at least.")
     for name, source in sources.items():
         if not isinstance(name, str) or not name:
@@ -310,11 +304,8 @@ def _checked_sources(sources: Mapping[str, StreamingDataset]) -> dict[str, Strea
 
 
 def _check_weights(weights: Mapping[str, float], sources: Mapping[str, StreamingDataset]) -> None:
-    if not isinstance(weights, Mapping) or {*weights} != {*sources}:
-        names = [*weights] if isinstance(weights, Mapping) else weights
-        raise ValueError(f"weights are of {names}, and the sources are {[*sources]}: give each its weight.")
+    kind("weights", weights, Mapping, "a mapping of names to numbers")
+    if {*weights} != {*sources}:
+        raise ValueError(f"weights are of {[*weights]}, and the sources are {[*sources]}: give each its weight.")
     for name, weight in weights.items():
-        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not (0 < weight < math.inf):
-            raise ValueError(
-                f"weights[{name!r}]={weight!r} must be a number above 0; leave a source out to read none of it."
-            )
+        real(f"weights[{name!r}]", weight, hint="; leave a source out to read none of it")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from streamio.dataset import one_of
+from streamio.checks import one_of, whole
 from streamio.errors import StatusError
 from streamio.loader.dataloader import DataLoader
 from streamio.packing_buffer import Waiting
@@ -65,7 +65,7 @@ def pack(
         An iterable of rows, with a place that can be saved.
 
     Raises:
-        TypeError: `loader` is none of ours, or delivers no records.
+        TypeError: `loader` is none of ours, or delivers no records; or an option of a wrong type.
         ValueError: A number below 1, or an unknown `overlong`.
     """
     if not isinstance(loader, DataLoader):
@@ -75,11 +75,9 @@ def pack(
         )
     if not isinstance(tokens, str) and not callable(tokens):
         raise TypeError(f"tokens={tokens!r} must be a key of the records, or a function of a record.")
-    for name, number in (("length", length), ("buffer", buffer)):
-        if number < 1:
-            raise ValueError(f"{name}={number!r} must be 1 or more.")
     one_of("overlong", overlong, get_args(Overlong))
-    return Packer(loader, length, tokens, buffer, overlong, pad)
+    length, buffer = whole("length", length, 1), whole("buffer", buffer, 1)
+    return Packer(loader, length, tokens, buffer, overlong, whole("pad", pad))
 
 
 @dataclass

@@ -186,8 +186,16 @@ def test_a_status_that_cant_be_used_is_refused_with_its_reason(data: Path, runs:
 def test_fallback_without_a_good_status_tells_why(data: Path, runs: Path) -> None:
     checkpoints = save(data, runs, 3)
     damage(status_of(runs, 3), "torn")
-    with pytest.raises(StatusError, match="is torn"):
+    with pytest.raises(StatusError, match=r"is torn.*Of all statuses in .* none is good"):
         checkpoints.resume(loader_of(data), fallback=True)
+
+
+def test_a_list_of_shards_that_was_removed_is_written_again(data: Path, runs: Path) -> None:
+    checkpoints = save(data, runs, 3)
+    (shards,) = runs.glob("streamio-shards-*")
+    shards.unlink()
+    checkpoints.save(loader_of(data))
+    assert shards.exists()
 
 
 @pytest.mark.parametrize(

@@ -554,3 +554,19 @@ def test_drops_are_counted_over_all_sources_and_can_stop_the_run(tmp_path: Path)
     case = Case((40, 40), (1, 1), bad=frozenset(("a", i) for i in range(30)))
     with folder_of(case) as folder, pytest.raises(TooManyDropsError, match="max_drops=5"):
         Run(loaders(case, folder, 1, 0, max_drops=5)).steps()
+
+
+def test_a_cycle_goes_on_with_sources_smaller_than_a_batch(tmp_path: Path) -> None:
+    for name, count in (("a", 1), ("b", 6)):
+        (tmp_path / name).mkdir()
+        write_parquet(tmp_path / name, (count,))
+    mixture = streamio.Mixture(
+        {name: streamio.StreamingDataset(tmp_path / name) for name in "ab"}, stop="cycle", provenance=True
+    )
+    batches = iter(streamio.DataLoader(mixture, 16))
+    seen = [record for _ in range(7) for record in next(batches)]
+    taken = Counter((record["__source__"], record["id"]) for record in seen)
+    assert len(taken) == 7
+    assert abs(taken["a", 0] - 16) <= 1  # a seventh of 112 places
+    others = [taken["b", number] for number in range(6)]
+    assert max(others) - min(others) <= 1

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import streamio
-from streamio.errors import StatusError
+from streamio.errors import StatusError, TooManyDropsError
 from tests.loader.data import ids_of, write_lines, write_parquet
 
 
@@ -105,3 +105,58 @@ def test_shards_that_the_index_does_not_know_yet_wait_for_it(tmp_path: Path, cap
     assert "p002" in caplog.text
     streamio.build_index(data)
     assert flat(ids_of(loader)) == list(range(42))
+
+
+def test_what_another_loader_lists_anew_is_no_part_of_an_epoch_that_was_begun(data: Path, tmp_path: Path) -> None:
+    dataset = streamio.StreamingDataset(data, shuffle=True, on_change="next_epoch", end="exact")
+    train, other = (streamio.DataLoader(dataset, 4) for _ in range(2))
+    iterator = iter(train)
+    seen = [[record["id"] for record in next(iterator)] for _ in range(3)]
+    list(other)
+    add(data)
+    assert flat(ids_of(other)) == list(range(42))
+    streamio.Checkpoints(tmp_path / "runs").save(train)
+    again = loader_of(data)
+    assert streamio.Checkpoints(tmp_path / "runs").resume(again) == 3
+    assert flat(seen + ids_of(again)) == list(range(33))
+
+
+def test_a_damaged_shard_that_was_added_counts_as_dropped(data: Path) -> None:
+    loader = loader_of(data, max_drops=0)
+    list(loader)
+    (data / "z.parquet").write_bytes(b"garbage")
+    with pytest.raises(TooManyDropsError, match=r"z\.parquet"):
+        list(loader)
+
+
+def test_a_refused_resume_leaves_the_data_that_are_there(data: Path, tmp_path: Path) -> None:
+    loader, checkpoints = loader_of(data), streamio.Checkpoints(tmp_path / "runs")
+    next(iter(loader))
+    checkpoints.save(loader)
+    add(data)
+    again = loader_of(data, seed=1)
+    with pytest.raises(StatusError, match="seed was 0"):
+        checkpoints.resume(again)
+    assert flat(ids_of(again)) == list(range(42))
+
+
+def test_a_place_that_lies_behind_the_end_of_fewer_records_is_the_next_epoch(data: Path) -> None:
+    loader = loader_of(data, shuffle=False)
+    iterator = iter(loader)
+    for _ in range(5):
+        next(iterator)
+    less = loader_of(data, shuffle=False, max_records=8)
+    less.load_state_dict(loader.state_dict(), allow=["max_records"])
+    assert ids_of(less) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert less.epoch == 2
+
+
+def test_an_epoch_that_goes_on_in_another_order_is_told(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    loader = loader_of(data)
+    next(iter(loader))
+    loader_of(data).load_state_dict(loader.state_dict())
+    assert "other seed" not in caplog.text
+    other = loader_of(data, seed=1)
+    other.load_state_dict(loader.state_dict(), allow=["seed"])
+    next(iter(other))
+    assert "goes on with other seed: of its records some may come twice" in caplog.text

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from streamio.formats.filters import FiltersOption
+    from streamio.partitions import PartitionsOption
     from streamio.settle import Settled
     from streamio.storage.shards import ShardList
 
@@ -35,6 +36,7 @@ def settled(
     columns: Sequence[str] | None = None,
     filters: FiltersOption = None,
     index: str | None = "auto",
+    partitions: PartitionsOption = None,
 ) -> Settled:
     """The shards with their splits and, where the format or an index knows them, counts; reads footers, no data.
 
@@ -45,6 +47,7 @@ def settled(
         columns: Columns to read, None for all.
         filters: Which records to read; what they rule out beforehand has no splits.
         index: URL of the index, `"auto"` for the one beside the data if there is one, None for none.
+        partitions: `"hive"` where folders become columns.
 
     Raises:
         StreamioError: As `listed`, and shards of several formats, a missing column, an index that is not there or
@@ -60,6 +63,7 @@ def settled(
         columns=columns,
         filters=filters,
         index=index,
+        partitions=partitions,
         rank=0,
         world_size=1,
     ).prepare()

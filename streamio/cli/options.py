@@ -7,6 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
 from typing import Annotated, Any, TypeAlias
 
 import typer
@@ -21,6 +22,12 @@ _SHAPES = 'JSON: [["lang", "==", "en"], ["score", ">", 0.5]] (all of these), or 
 _TYPES = {"date": datetime.date.fromisoformat, "datetime": datetime.datetime.fromisoformat}
 
 _SECRET = re.compile(r"key|secret|token|passw|cred|sas|auth|sign", re.IGNORECASE)
+
+
+class Folders(str, Enum):
+    """The values of `--partitions`."""
+
+    hive = "hive"
 
 
 class _Stderr(logging.Handler):
@@ -66,6 +73,10 @@ Format: TypeAlias = Annotated[
 Columns: TypeAlias = Annotated[
     str | None,
     typer.Option(metavar="A,B", help="Columns or keys to read; all by default.", show_default=False),
+]
+Partitions: TypeAlias = Annotated[
+    Folders | None,
+    typer.Option(help="Read folders like lang=de/ as columns, as partitions= does.", show_default=False),
 ]
 Filters: TypeAlias = Annotated[
     str | None,

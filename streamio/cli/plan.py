@@ -58,6 +58,7 @@ def plan(
         typer.Option(metavar="RANK", min=0, help="Show what this rank reads, in order.", show_default=False),
     ] = None,
     columns: options.Columns = None,
+    partitions: options.Partitions = None,
     filters: options.Filters = None,
     index: options.Index = "auto",
     storage_option: options.StorageOption = None,
@@ -86,9 +87,10 @@ def plan(
             f"{rank}: there are {text.several(world_size, 'rank')}, from 0 on", param_hint="--rank"
         )
     batch = global_batch_size if global_batch_size is not None else (batch_size or 1) * world_size
-    rows, cells = _lanes(lanes) if lanes is not None else (world_size, max(1, workers))
-    layout = Layout(Grid(rows, cells, batch), world_size, workers)  # before anything is listed
-    settled = data.settled(urls, given, format, wanted, filtered, indexed)
+    wide = None if lanes is None else _lanes(lanes)
+    grid = Grid.of(wide, batch, world_size=world_size, workers=max(1, workers))  # before anything is listed
+    layout = Layout(grid, world_size, workers)
+    settled = data.settled(urls, given, format, wanted, filtered, indexed, "hive" if partitions else None)
     report = _report(settled, layout, end.value if end else None, seed, epoch, shuffle, drop_last)
     if as_json:
         typer.echo(text.json_line(tables.document(report, settled, rank)))

@@ -10,11 +10,13 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from streamio.checks import checked_urls, kind, mapping, names, one_of, real, storage, whole_or_none
 from streamio.errors import FormatError, GroupError
 from streamio.formats import registry
 from streamio.formats.base import IndexedFormat
@@ -126,13 +128,23 @@ def build_index(
         What was done, the same on all ranks.
 
     Raises:
+        TypeError: An option of a wrong type, named.
         ValueError: `workers` is less than 1; `out` is missing and there is no default place, or lies among the data.
         WorkerError: A worker process died.
         StreamioError: As for `StreamingDataset.prepare`.
     """
     began = time.monotonic()
-    if workers is not None and workers < 1:
-        raise ValueError(f"workers={workers} must be 1 or more.")
+    named = checked_urls(urls)
+    workers = whole_or_none("workers", workers, 1)
+    group_timeout = real("group_timeout", group_timeout)
+    one_of("engine", engine, get_args(EngineName))
+    kind("format", format, str, "the name of a format")
+    kind("retry", retry, Retry, "a streamio.Retry")
+    kind("progress", progress, Callable, "a function of three ints")
+    options = mapping("format_options", format_options, "option names to values")
+    options |= {} if columns is None else {"columns": names("columns", columns)}
+    read = ReadSettings(storage_options=storage(storage_options), retry=retry or Retry(), engine=engine)
+    what = What(named, format, options, read)
     topology = resolve_topology()
     group = Group(topology, group_timeout)
     if group.alone and topology.world_size > 1:
@@ -140,10 +152,6 @@ def build_index(
             f"An index is made by {topology.world_size} ranks together: call torch.distributed.init_process_group "
             "first."
         )
-    named = [urls] if isinstance(urls, (str, os.PathLike)) else list(urls)
-    options = dict(format_options or {}) | ({} if columns is None else {"columns": tuple(columns)})
-    read = ReadSettings(storage_options=dict(storage_options or {}), retry=retry or Retry(), engine=engine)
-    what = What([os.fspath(url) for url in named], format, options, read)
     _, shards = listed(what, group)
     scanner = _scanner(what, shards)
     url = _place(what, shards, out)
@@ -160,7 +168,10 @@ def build_index(
 
     def write() -> bytes:
         new = [IndexTable.from_bytes(data, "", url) for data in tables]
-        whole = IndexTable.joined([old, *new])
+        meanwhile: list[IndexTable] = []
+        with suppress(FormatError):  # told before
+            meanwhile = _stored(url, read)  # others may have put other data's shards into it
+        whole = IndexTable.joined([old, *meanwhile, *new])
         if len(todo) or parts.any():
             objects.put(url, whole.to_bytes(shown(folder_of(url))), read.storage_options, retry=read.retry)
         parts.remove()
@@ -205,15 +216,22 @@ def _place(what: What, shards: ShardList, out: str | os.PathLike[str] | None) ->
 
 def _known(url: str, parts: Parts, read: ReadSettings) -> bytes:
     """All that is known already, as one index with full URLs."""
-    known = [IndexTable.of([])]
+    stored: list[IndexTable] = []
+    try:
+        stored = _stored(url, read)
+    except FormatError as error:
+        logger.warning("All is read anew: %s", error)
+    return IndexTable.joined([IndexTable.of([]), *stored, *parts.read()]).to_bytes()
+
+
+def _stored(url: str, read: ReadSettings) -> list[IndexTable]:
+    """The index that is there, with full URLs; none where there is none.
+
+    Raises:
+        FormatError: What is there is no index.
+    """
     data = objects.get(url, read.storage_options, retry=read.retry)
-    if data is not None:
-        try:
-            known.append(IndexTable.from_bytes(data, shown(folder_of(url)), url))
-        except FormatError as error:
-            logger.warning("All is read anew: %s", error)
-    known += parts.read()
-    return IndexTable.joined(known).to_bytes()
+    return [] if data is None else [IndexTable.from_bytes(data, shown(folder_of(url)), url)]
 
 
 def _todo(data: bytes, url: str, shards: ShardList, scanner: Scanner) -> tuple[IndexTable, NDArray[np.int64]]:

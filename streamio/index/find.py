@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 #: `index=`: the default place, if there is one there.
 AUTO = "auto"
 
+_FOUND = b"+"
 _SOME = 3  # shards that a message names
 
 
@@ -131,7 +132,7 @@ def look_up(index: str, data: Wanted, read: ReadSettings, group: Group) -> Known
         logger.debug("There is no index at %s.", shown(url))
         return None
     try:
-        table = IndexTable.from_bytes(found, shown(folder_of(url)), url)
+        table = IndexTable.from_bytes(found[len(_FOUND) :], shown(folder_of(url)), url)
         known = _known(table, data, url, tells=group.leads)
     except FormatError as error:
         if index != AUTO:
@@ -145,7 +146,7 @@ def look_up(index: str, data: Wanted, read: ReadSettings, group: Group) -> Known
 
 
 def _fetched(url: str, read: ReadSettings, *, required: bool) -> bytes:
-    """The object; empty where there is none and none is required."""
+    """The object behind a mark, for it may be empty; nothing at all where there is none and none is required."""
     try:
         data = objects.get(url, read.storage_options, retry=read.retry)
     except (AccessError, CredentialsError) as error:
@@ -158,7 +159,7 @@ def _fetched(url: str, read: ReadSettings, *, required: bool) -> bytes:
         raise DataNotFoundError(
             f"{shown(url)}: there is no such index. `streamio index URL... --out {shown(url)}` makes one."
         )
-    return data or b""
+    return b"" if data is None else _FOUND + data
 
 
 def _known(table: IndexTable, wanted: Wanted, url: str, *, tells: bool) -> Known:

@@ -12,11 +12,12 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from multiprocessing.context import BaseContext
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 import torch.utils.data
 
+from streamio.checks import flags, kind, one_of, real, whole, whole_or_none
 from streamio.dataset import StreamingDataset
 from streamio.errors import GroupError, StatusError
 from streamio.loader.iterator import LoaderIterator
@@ -37,13 +38,13 @@ from streamio.observe.stats import Stats
 from streamio.plan import Grid, generator
 from streamio.together import shared
 
+if TYPE_CHECKING:
+    from streamio.storage.shards import ShardList
+
 logger = logging.getLogger(__name__)
 
 #: Records that one request asks for where they are delivered one by one.
 RECORDS_AT_ONCE = 64
-
-#: Bytes of a record below which Python objects cost more than the copying of bytes.
-SMALL_RECORD = 4096
 
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
@@ -73,7 +74,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     Raises:
         TopologyError: A global batch size that the ranks can't share.
-        ValueError: As torch's own DataLoader.
+        TypeError: An option of a wrong type, named.
+        ValueError: An option that can't be, named; and as torch's own DataLoader.
     """
 
     dataset: StreamingDataset | Mixture
@@ -106,20 +108,24 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                 f"dataset is a {type(dataset).__name__}; streamio.DataLoader delivers a StreamingDataset or a Mixture. "
                 "Other data sets, those of the base contract too, go into torch.utils.data.DataLoader."
             )
+        batch_size = whole_or_none("batch_size", batch_size, 1)
+        global_batch_size = whole_or_none("global_batch_size", global_batch_size, 1)
+        num_workers = whole("num_workers", num_workers, 0)
+        threads = whole("threads", threads, 0)
+        restart_workers = whole("restart_workers", restart_workers, 0)
+        flags(drop_last=drop_last, pin_memory=pin_memory, persistent_workers=persistent_workers)
+        kind("collate_fn", collate_fn, Callable, "a function of a batch")
+        kind("worker_init_fn", worker_init_fn, Callable, "a function of a worker's number")
+        kind("generator", generator, torch.Generator, "a torch.Generator")
+        one_of("output", output, get_args(Output))
         if global_batch_size is not None:
             if batch_size not in (1, None):
                 raise ValueError(
                     f"batch_size={batch_size} and global_batch_size={global_batch_size} say the same: give one."
                 )
             batch_size = global_batch_size
-        if output not in get_args(Output):
-            raise ValueError(f"output={output!r} is not known; use one of {', '.join(map(repr, get_args(Output)))}.")
         if output != "records" and batch_size is None:
             raise ValueError(f"output={output!r} makes batches, and batch_size=None delivers records one by one.")
-        if threads < 0:
-            raise ValueError(f"threads={threads} must be 0 or more.")
-        if restart_workers < 0:
-            raise ValueError(f"restart_workers={restart_workers} must be 0 or more.")
         super().__init__(
             dataset,
             batch_size=batch_size,
@@ -127,11 +133,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             collate_fn=collate_fn,
             drop_last=drop_last,
             pin_memory=pin_memory,
-            timeout=timeout,
+            timeout=real("timeout", timeout, zero=True),
             worker_init_fn=worker_init_fn,
             multiprocessing_context=multiprocessing_context,
             generator=generator,
-            prefetch_factor=prefetch_factor,
+            prefetch_factor=whole_or_none("prefetch_factor", prefetch_factor, 1),
             persistent_workers=persistent_workers,
         )
         self._serving = Serving(batch_size is not None, output, collate_fn, threads)
@@ -228,6 +234,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """The place behind the last batch delivered."""
         return self._run.state(running=self._running)
 
+    @property
+    def shards(self) -> ShardList:
+        """The shards that the epoch at hand is read from. Before the first iterator all ranks ask together."""
+        return self._run.shards
+
     def skip_to(self, step: int) -> None:
         """Let the next iterator begin at a later step, without reading what lies between (after a loss spike).
 
@@ -237,7 +248,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             ValueError: The step lies behind: resume from a checkpoint before it instead.
             TypeError: The data set is streamed: where a step begins is not known without an index.
         """
-        self._run.skip(self._now(), step)
+        self._run.skip(self._now(), whole("step", step))
         self._close_active()
 
     def leave_out(self, *urls: str) -> None:
@@ -263,13 +274,16 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         start = State.from_json(state, self.dataset.topology.rank).start
         return spec.steps(start) + sum(each.k for each in start.past) if spec.indexed else 0
 
-    def adopt(self, state: State, allow: Collection[str] = (), difference: str = "") -> None:
+    def adopt(
+        self, state: State, allow: Collection[str] = (), difference: str = "", shards: ShardList | None = None
+    ) -> None:
         """Let the next iterator begin at a state.
 
         Args:
             state: The state.
             allow: As for `load_state_dict`.
             difference: What is known to have changed in the data since, by name.
+            shards: What its epoch goes on with, where other data are there now and are for the next one.
 
         Raises:
             StatusError: It does not fit. Where nothing has been listed yet, that is found by the next iterator.
@@ -277,7 +291,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """
         check_allowed(allow)
         self._close_active()
-        self._run.adopt(state, allow, difference)
+        self._run.adopt(state, allow, difference, shards)
 
     # Iteration
 
@@ -325,7 +339,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def finished(self) -> None:
         """The epoch is over: the next one is up; called by the iterator."""
-        self._run.position.place = Start(self._run.position.place.epoch + 1)
+        self._run.finished()
 
     def waited(self, seconds: float) -> None:
         """Count waiting time; called by the iterator."""

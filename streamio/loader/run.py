@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from streamio.dataset import StreamingDataset
-from streamio.errors import StatusError, TopologyError
+from streamio.errors import StatusError, TooManyDropsError, TopologyError
 from streamio.loader.generations import taken_up, taken_up_streamed
 from streamio.loader.ledger import Ledger
 from streamio.loader.mixed_spec import MixedSpec, goes_on
@@ -20,11 +20,14 @@ from streamio.loader.spec import Spec, Start
 from streamio.loader.state import Loaded, State, plan_inputs
 from streamio.loader.steering import moved_on
 from streamio.plan import START
+from streamio.settle import Settled
 from streamio.storage.faults import shown
+from streamio.storage.urls import normalise
 
 if TYPE_CHECKING:
     from streamio.loader.server import Serving
-    from streamio.mixture import Mixture
+    from streamio.mixture import Mixture, SettledMixture
+    from streamio.storage.shards import ShardList
 
 logger = logging.getLogger(__name__)
 
@@ -77,9 +80,11 @@ class Run:
         self.ledger = Ledger(dataset.max_drops, dataset.log_drop)
         self._dataset_epoch = dataset.epoch
         self._spec: Spec | MixedSpec | None = None
+        self._settled: Settled | SettledMixture | None = None  # what the spec was made of; others may list anew
         self._unchecked: Loaded | None = None
         self._before = self.position
         self._footers_counted = self._io_counted = False
+        self._dropped = 0  # when the epoch began
         self._counted: tuple[Start, int] | None = None
         self._listed_for: int | None = None
         self._window: Any = None  # of the run, where the data are listed anew
@@ -91,12 +96,17 @@ class Run:
         if self._spec is not None:
             return self._spec
         dataset, shape = self._dataset, self._shape
-        settled = dataset.prepare()
+        settled = self._settled or dataset.prepare()
         batch = shape.batch(settled.topology.world_size)
         loaded = self._unchecked
         window = loaded.window if loaded is not None else self._window
         grid = dataset.grid(batch, max(1, shape.workers))
-        spec: Spec | MixedSpec = dataset.spec(grid, drop_last=shape.drop_last, window=window)
+        spec: Spec | MixedSpec
+        if isinstance(settled, Settled):
+            assert isinstance(dataset, StreamingDataset)
+            spec = dataset.spec(grid, drop_last=shape.drop_last, window=window, settled=settled)
+        else:
+            spec = dataset.spec(grid, drop_last=shape.drop_last, window=window)
         records = spec.map is not None or (shape.serving.output == "records" and not shape.workers)
         spec = replace(spec, columnar=self._columnar(spec), records=records)
         if isinstance(spec, MixedSpec):
@@ -117,7 +127,7 @@ class Run:
         elif self.position.run is None and settled.topology.rank == 0 and not self._footers_counted:
             self._footers_counted = True  # by one rank for all, and not again in a run that is taken up
             self.ledger.add_drops(settled.drops)
-        self._spec = spec
+        self._spec, self._settled = spec, settled
         if not self._io_counted:
             self._io_counted = True
             self.ledger.add_io(settled.io)
@@ -141,10 +151,30 @@ class Run:
         if self._listed_for != now.epoch and not now.begun:
             spec = self._settle_anew(spec)
         self._listed_for = now.epoch
+        told = self.position.told
+        if told is not None and told.epoch != now.epoch:  # a place at the end of its epoch
+            self.position.told = None
         start = self.position.begin(Start(now.epoch))
         if not spec.indexed and not start.cursors:
             start = replace(start, cursors=(START,) * spec.at(start).grid.columns)
+        self._dropped = self.ledger.drops.total
         return spec, start
+
+    def finished(self) -> None:
+        """The epoch is over: the next one is up.
+
+        Raises:
+            TooManyDropsError: All that this rank alone read of it was dropped.
+        """
+        place, dropped = self.position.place, self.ledger.drops.total - self._dropped
+        nothing = not place.k and not place.past and place.rest is None
+        if nothing and dropped and not self._shape.drop_last:  # which may have left out the good ones
+            told = f"Epoch {place.epoch} had not one good record: {dropped} were dropped. The worst places: "
+            told += f"{self.ledger.drops.worst()}. `streamio cat` on these shards shows what they hold."
+            if self._dataset.group.alone and self._dataset.topology.world_size == 1:
+                raise TooManyDropsError(told)
+            logger.warning("On this rank: %s", told)
+        self.position.place = Start(place.epoch + 1)
 
     def now(self, *, running: bool) -> Start:
         """Where the run stands; the end of an epoch is the beginning of the next.
@@ -167,6 +197,11 @@ class Run:
             self._counted = place, spec.steps(place)
         return self._counted[1]
 
+    @property
+    def shards(self) -> ShardList:
+        """The shards that it reads."""
+        return (self._settled or self._dataset.prepare()).shards
+
     def state(self, *, running: bool) -> State:
         """The place behind the last batch delivered."""
         now, position = self.now(running=running), self.position
@@ -174,7 +209,8 @@ class Run:
             if self._unchecked is not None:
                 return replace(self._unchecked.state, start=now)
             return State(position.run or "", position.step, now, {}, "", 0, self._dataset.topology.rank)
-        spec, settled = self.settle(), self._dataset.prepare()
+        spec = self.settle()
+        settled = self._settled or self._dataset.prepare()
         if not spec.indexed and not now.cursors:
             now = replace(now, cursors=(START,) * spec.at(now).grid.columns)
         return State(
@@ -188,21 +224,29 @@ class Run:
             left_out=position.left_out,
         )
 
-    def adopt(self, state: State, allow: Collection[str], difference: str) -> None:
+    def adopt(self, state: State, allow: Collection[str], difference: str, shards: ShardList | None) -> None:
         """Let the next iterator begin at a state; see `DataLoader.adopt`."""
-        dataset = self._dataset
-        self._forget()  # the state's window may be another
+        dataset, before = self._dataset, (self._settled, self._window)
+        settled = None
+        if shards is not None and isinstance(dataset, StreamingDataset):
+            settled = dataset.settled_anew(dataset.prepare(), shards)
         if isinstance(dataset, StreamingDataset) and dataset.on_change != "error" and not state.start.begun:
             allow = {*allow, "data"}
         if self._unchecked is None:  # else the position is one that was not checked either
             self._before = replace(self.position)
+        self._spec, self._counted, self._settled = None, None, settled  # the state's window and shards may be others
         self._unchecked, self._window = Loaded(state, frozenset(allow), difference), None
         if state.start.begun:
             self._listed_for = state.start.epoch
         self.position.load(state.start, state.run or None, state.step)
         self.position.left_out = state.left_out
-        if dataset.is_prepared:
+        if not dataset.is_prepared:
+            return
+        try:
             self.settle()
+        except StatusError:
+            self._settled, self._window = before
+            raise
 
     def skip(self, now: Start, step: int) -> None:
         """Let the next iterator begin at a later step; see `DataLoader.skip_to`."""
@@ -217,7 +261,7 @@ class Run:
     def leave_out(self, now: Start, urls: Collection[str]) -> None:
         """Let the next iterator go on without some shards; see `DataLoader.leave_out`."""
         spec = self._counted_spec("leave_out")
-        names = {shown(url) for url in urls}
+        names = {shown(normalise(url)) for url in urls}
         missing = names - {shown(shard.url) for shard in spec.shards}
         if missing:
             raise ValueError(f"{min(missing)} is none of the {len(spec.shards)} shards of this data set.")
@@ -237,13 +281,14 @@ class Run:
             return spec
         if dataset.on_change == "error":
             return spec
-        dataset.prepare_anew()
-        self._forget()
-        self._window = spec.window  # of the run
-        return self.settle()
-
-    def _forget(self) -> None:
+        before = self._settled
+        assert isinstance(before, Settled)
+        self._settled = after = dataset.settled_anew(before)
         self._spec = self._counted = None
+        self._window = spec.window  # of the run
+        if not after.topology.rank:
+            self.ledger.add_drops(drop for drop in after.drops if drop not in before.drops)
+        return self.settle()
 
     def _taken_up(self, state: State, spec: Spec | MixedSpec) -> Start:
         """Where a state goes on under the running topology."""

@@ -5,11 +5,11 @@ All of it is settled in the parent; a worker derives its lanes from it and asks 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from streamio.checks import whole
 from streamio.observe.drops import Drop
 from streamio.plan import (
     Cursor,
@@ -212,9 +212,7 @@ def checked_epoch(epoch: int) -> int:
     """The number of an epoch as an int, of whatever integer type it came.
 
     Raises:
+        TypeError: It is no int.
         ValueError: It is below 0.
     """
-    epoch = int(operator.index(epoch))
-    if epoch < 0:
-        raise ValueError(f"epoch={epoch} must be 0 or more.")
-    return epoch
+    return whole("epoch", epoch, 0)

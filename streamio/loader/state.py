@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from streamio.checks import names
 from streamio.errors import StatusError
 from streamio.loader.mixed_spec import MixedSpec
 from streamio.loader.spec import Start
@@ -23,6 +25,8 @@ from streamio.plan import BegunWindow, Cursor, Generation, Grid, Place, Segment,
 if TYPE_CHECKING:
     from streamio.loader.spec import Spec
 
+logger = logging.getLogger(__name__)
+
 VERSION = 1
 
 #: Grids of an epoch that a state lists one by one; more are compressed, so that a state stays small.
@@ -30,6 +34,8 @@ LISTED = 32
 
 #: Plan inputs that a caller may let differ; the loader's own value holds then.
 _OPTIONS = ("seed", "shuffle", "window", "end", "drop_last", "on_drop", "filters", "max_records", "mixture")
+#: Of these, and beside the data, what the order of an epoch follows from.
+_ORDER = ("seed", "shuffle", "window", "filters", "max_records")
 #: Everything that `allow=` may name.
 ALLOWABLE = ("data", *_OPTIONS)
 
@@ -243,8 +249,8 @@ def _streamed_start(
 
 
 def check_allowed(allow: Collection[str]) -> None:
-    """Raise ValueError where `allow` names what can't be allowed."""
-    unknown = set(allow) - set(ALLOWABLE)
+    """Raise ValueError where `allow` names what can't be allowed, TypeError where it is no list of names."""
+    unknown = set(names("allow", allow, empty=True)) - set(ALLOWABLE)
     if unknown:
         raise ValueError(f"allow={sorted(unknown)} is not known; it may hold {', '.join(ALLOWABLE)}.")
 
@@ -284,6 +290,17 @@ class Loaded:
         found = self._differences(plan_inputs(spec), spec, digest)
         if found:
             raise StatusError(f"The saved place does not fit this loader: {'; '.join(found)}.")
+        if self.state.plan and self.state.start.begun and (others := self._reordered(plan_inputs(spec), digest)):
+            logger.warning(
+                "The epoch goes on with other %s: of its records some may come twice and others not at all. A whole "
+                'epoch is exact again. To add data, on_change="next_epoch" of the data set keeps the epoch as it is.',
+                " and ".join(others),
+            )
+
+    def _reordered(self, now: dict[str, Any], digest: str) -> list[str]:
+        """What differs of that which the order follows from."""
+        names = [name for name in _ORDER if self.state.plan.get(name) != now.get(name)]
+        return names if self.state.digest == digest else ["data", *names]
 
     def _differences(self, now: dict[str, Any], spec: Spec | MixedSpec, digest: str) -> list[str]:
         state = self.state

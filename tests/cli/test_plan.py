@@ -177,9 +177,9 @@ def test_a_long_table_is_cut_and_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--world-size=3", "--lanes=4,2", "--batch-size=4"], 1, "3 ranks can't share 4 rows"),
+        (["--world-size=3", "--lanes=4,2", "--batch-size=4"], 1, "the rows have to be a multiple of the 3 ranks"),
         (["--world-size=2", "--global-batch-size=5"], 1, "nearest that can: 4 or 6"),
-        (["--lanes=0,1"], 1, "rows of 1 or more"),
+        (["--lanes=0,1"], 1, "give rows and columns of 1 or more"),
         (["--lanes=4"], 2, "as in 8,4"),
         (["--batch-size=1", "--global-batch-size=1"], 2, "give one"),
         (["--world-size=2", "--rank=2"], 2, "there are 2 ranks"),
@@ -212,3 +212,13 @@ def test_a_plan_is_made_of_footers_on_an_s3_server(s3: Any, tmp_path: Path) -> N
     plan = document(s3.url, "--rank=0", *told(s3.storage_options))
     assert plan["records"] == 20
     assert [part["url"] for part in plan["reads"][0]["lanes"][0]["splits"]] == [url] * 3
+
+
+def test_folders_are_columns_where_partitions_says_so(tmp_path: Path) -> None:
+    for lang in ("de", "en"):
+        (tmp_path / f"lang={lang}").mkdir()
+        write_parquet(tmp_path / f"lang={lang}", [20])
+    german = '--filters=[["lang", "==", "de"]]'
+    assert document(str(tmp_path), german, "--partitions=hive")["records"] == 20
+    assert run("plan", str(tmp_path), german).exit_code == 1
+    assert run("plan", str(tmp_path), "--partitions=other").exit_code == 2

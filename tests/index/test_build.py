@@ -118,6 +118,21 @@ def test_entries_of_other_shards_stay(tmp_path: Path) -> None:
     assert build_index(str(tmp_path / "*.jsonl"), workers=1).read == 0
 
 
+def test_what_others_put_into_the_index_meanwhile_stays(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        write_lines(tmp_path / name, [5, 3])
+    out = tmp_path / "index.parquet"
+
+    def meanwhile(done: int, shards: int, nbytes: int) -> None:
+        if done == 1:
+            build_index(tmp_path / "b", out, workers=1)
+
+    build_index(tmp_path / "a", out, workers=1, progress=meanwhile)
+    for name in "ab":
+        assert len(streamio.DataLoader(streamio.StreamingDataset(tmp_path / name, index=out))) == 8
+
+
 def test_what_was_read_before_a_failure_is_taken_up(tmp_path: Path) -> None:
     write_lines(tmp_path, (5, 5, 5))
     (tmp_path / "q.json").write_text("[1]")  # the smallest is read last

@@ -454,3 +454,16 @@ def test_every_slot_is_delivered_once_over_ranks_and_resumes(tmp_path: Path) -> 
         if reading.epoch:
             break
     assert sorted(found) == [*range(88)]
+
+
+def test_an_empty_index_is_damaged_and_not_absent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data, named = tmp_path / "data", tmp_path / "i.parquet"
+    data.mkdir()
+    write_lines(data, SIZES)
+    named.write_bytes(b"")
+    with pytest.raises(FormatError, match=r"i\.parquet.*streamio index"):
+        streamio.StreamingDataset(data, index=named).prepare()
+    (data / "_streamio").mkdir()
+    (data / "_streamio" / "index.parquet").write_bytes(b"")
+    assert isinstance(streamio.StreamingDataset(data).prepare().splits, StreamedSplits)
+    assert "The data are read without it" in caplog.text

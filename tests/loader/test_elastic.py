@@ -269,7 +269,6 @@ def test_streamed_lanes_are_not_dealt_anew_where_that_is_refused() -> None:
         ((8, 1), Layout(4, 0, 12), r"divide the global batch of 12.*nearest that do: 4 or 12"),
         ((4, 4), Layout(4, 3, 8), r"3 workers can't share 4 columns.*columns that fit: 3 or 6; .* workers: 2 or 4"),
         ((4, 1), Layout(4, 0, 10), r"can't be shared by 4 ranks.*nearest that can: 8 or 12"),
-        ((0, 1), Layout(4, 0, 8), r"rows and columns of 1 or more"),
     ],
 )
 def test_a_grid_that_does_not_fit_is_refused_at_construction_with_the_nearest(

@@ -189,6 +189,10 @@ def test_streamed_records_come_once_and_resumes_go_on(case: Case) -> None:
     with Folder() as folder:
         write_lines(folder, case.sizes, case.bad)
         loaders = loaders_of(case, folder)
+        if case.bad and not case.good and case.world == 1 and not case.drop_last:
+            with pytest.raises(TooManyDropsError, match="had not one good record"):
+                ids_of(loaders[0])
+            return
         ranks = [ids_of(loader) for loader in loaders]
         seen = Counter(i for batches in ranks for batch in batches for i in batch)
         assert max(seen.values(), default=1) == 1

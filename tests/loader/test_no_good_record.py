@@ -100,3 +100,22 @@ def test_plain_iteration_goes_on_behind_told_drops(lines: Path, monkeypatch: pyt
     monkeypatch.setattr(streamed, "TOLD", 3)
     dataset = streamio.StreamingDataset(lines, map=some)
     assert [record["id"] for record in dataset] == list(range(0, 653, 29))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_of_nothing_but_drops_is_an_error(lines: Path, workers: int) -> None:
+    loader = loader_of(lines, 4, workers, map=none)
+    with pytest.raises(TooManyDropsError, match=r"Epoch 0 had not one good record: 653 were dropped.*by this test"):
+        list(loader)
+    assert loader.epoch == 0
+
+
+def test_on_a_rank_of_several_it_is_told(lines: Path, caplog: pytest.LogCaptureFixture) -> None:
+    loader = loader_of(lines, 4, map=none, end="exact", rank=0, world_size=2)
+    assert list(loader) == []
+    assert "On this rank: Epoch 0 had not one good record" in caplog.text
+
+
+def test_what_filters_leave_out_as_a_whole_is_no_error(tmp_path: Path) -> None:
+    write_parquet(tmp_path, (20,), rows=20)
+    assert list(loader_of(tmp_path, 4, filters=[("text", "==", "record 1b")], end="exact")) == []

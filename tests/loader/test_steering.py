@@ -125,3 +125,11 @@ def test_validating_in_mid_epoch_leaves_the_training_as_it_is(
     assert seen == whole
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1:] == (random.getstate(), np.random.get_state()[1].tolist())
+
+
+def test_a_local_shard_is_left_out_by_its_path(folder: Path) -> None:
+    loader = streamio.DataLoader(streamio.StreamingDataset(folder), 4)
+    shard = sorted(folder.glob("*.parquet"))[0]
+    loader.leave_out(str(shard))
+    list(loader)
+    assert loader.stats().filtered > 0
