@@ -95,7 +95,7 @@ class StreamingDataset(DistributedIterableDataset):
         on_change: What happens where the data are not those that a run began with: `"error"`; or `"next_epoch"`: the
             data are listed anew at the beginning of each epoch, by all ranks together, and an epoch that was begun goes
             on with the shards that it began with (by `Checkpoints`, which keeps their list).
-        prefetch_bytes: Bytes read ahead per process, decoded or not. Default 96 MiB.
+        prefetch_bytes: Bytes read ahead per process, decoded or not. Default 128 MiB.
         max_records: Takes the first records alone, in the order of the listing, for trying things out; counted before
             `filters=` looks at rows. For data that is counted: parquet, Arrow, and what has an index.
         index: URL of the data set's index (`streamio index`), which tells counts without reading. `"auto"`, the
@@ -140,7 +140,7 @@ class StreamingDataset(DistributedIterableDataset):
         lanes: tuple[int, int] | None = None,
         on_topology_change: Literal["deal", "raise"] = "deal",
         on_change: Literal["error", "next_epoch"] = "error",
-        prefetch_bytes: int = 96 << 20,
+        prefetch_bytes: int = 128 << 20,
         max_records: int | None = None,
         index: str | None = "auto",
         engine: EngineName = "auto",

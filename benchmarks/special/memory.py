@@ -19,7 +19,7 @@ from benchmarks.summary import Summary, markdown, spread
 
 EPOCHS = 3
 SETS = (("images", "parquet"), ("images", "tar"), ("text", "parquet"), ("text", "jsonl"))
-PREFETCH_BYTES, SHUFFLE_BYTES = 96 << 20, 64 << 20
+PREFETCH_BYTES, SHUFFLE_BYTES = 128 << 20, 64 << 20
 """The defaults, given by name so that the budget is known."""
 
 

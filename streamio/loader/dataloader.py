@@ -298,9 +298,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def __iter__(self) -> Any:
         """The batches of an epoch: from the loaded place on, else from its beginning."""
         self._run.settle()
-        now = self._now()
         self._close_active()
-        spec, start = self._run.begin(now)
+        spec, start = self._run.begin()
         if self._pool is not None and spec is not self._made_for:
             self._release(self._pool, failed=True)
         workers = self._workers(spec.at(start).grid)

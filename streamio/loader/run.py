@@ -138,16 +138,13 @@ class Run:
             )
         return spec
 
-    def begin(self, now: Start) -> tuple[Spec | MixedSpec, Start]:
-        """Let an iterator begin.
-
-        Args:
-            now: Where the run stands.
+    def begin(self) -> tuple[Spec | MixedSpec, Start]:
+        """Let an iterator begin, while none delivers.
 
         Returns:
             What it reads, newly listed where that is wanted, and where it begins.
         """
-        spec = self.settle()
+        spec, now = self.settle(), self.now(running=False)
         if self._listed_for != now.epoch and not now.begun:
             spec = self._settle_anew(spec)
         self._listed_for = now.epoch

@@ -22,7 +22,7 @@ class ReadSettings:
     Attributes:
         storage_options: fsspec's options for the data's filesystem; never shown.
         retry: When to try again.
-        prefetch_bytes: Bytes that a process may hold or fetch before they are asked for; 96 MiB by default.
+        prefetch_bytes: Bytes that a process may hold or fetch before they are asked for; 128 MiB by default.
         part_bytes: About the length of one request: longer ranges are read as equal parts; 8 MiB by default.
         concurrency: Requests of one process in flight at most; 32 by default.
         stall_timeout: Seconds without a byte after which a request is tried again; 30 by default.
@@ -36,7 +36,7 @@ class ReadSettings:
 
     storage_options: dict[str, Any] = field(default_factory=dict, repr=False)
     retry: Retry = field(default_factory=Retry)
-    prefetch_bytes: int = 96 * MIB
+    prefetch_bytes: int = 128 * MIB
     part_bytes: int = 8 * MIB
     concurrency: int = 32
     stall_timeout: float = 30.0

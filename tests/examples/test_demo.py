@@ -64,7 +64,8 @@ def test_a_killed_training_resumes_inside_the_epoch_and_trains_on_each_record_on
     assert second % 4 == 0
 
 
-@pytest.mark.parametrize(("seed", "data"), [(0, "parquet"), pytest.param(2, "tar", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "data"), [(0, "parquet"), (2, "tar")])
 def test_killed_at_a_random_moment_each_record_is_trained_on_once(seed: int, data: str) -> None:
     assert_each_once(run(*random_kill(seed, data)))
 
