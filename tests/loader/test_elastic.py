@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import streamio
@@ -221,6 +221,7 @@ def test_over_any_chain_of_topologies_every_record_comes_once(case: tuple[Data, 
 @settings(max_examples=CASES)
 @given(chains("jsonl"))
 def test_streamed_lanes_are_dealt_anew_without_loss(case: tuple[Data, list[tuple[Layout, int]]]) -> None:
+    assume(len(case[0].bad) < sum(case[0].sizes))  # an epoch of nothing but drops is an error
     check_chain(*case)
 
 
