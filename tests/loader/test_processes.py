@@ -23,6 +23,7 @@ from torch.utils.data import get_worker_info
 import streamio
 from streamio.errors import WorkerError
 from tests.loader.data import ids_of, write_lines, write_parquet
+from tests.loader.maps import exit_at_30, fail_at_30, sleep_long
 
 SIZES = (41, 0, 13, 50, 7)
 
@@ -42,23 +43,6 @@ def add_worker(record: dict[str, Any]) -> dict[str, Any]:
     info = get_worker_info()
     assert info is not None
     return {**record, "worker": info.id, "workers": info.num_workers, "pid": os.getpid(), "numpy": np.random.rand()}
-
-
-def fail_at_30(record: dict[str, Any]) -> dict[str, Any]:
-    if record["id"] == 30:
-        raise KeyError("thirty")
-    return record
-
-
-def sleep_long(record: dict[str, Any]) -> dict[str, Any]:
-    time.sleep(30)
-    return record
-
-
-def exit_at_30(record: dict[str, Any]) -> dict[str, Any]:
-    if record["id"] == 30:
-        os._exit(7)
-    return record
 
 
 def assert_no_workers(before: set[int]) -> None:

@@ -26,6 +26,7 @@ from torch.utils.data import get_worker_info
 import streamio
 from streamio.errors import WorkerError
 from tests.loader.data import ids_of, write_lines, write_parquet
+from tests.loader.maps import exit_at_30, fail_at_30, sleep_long
 
 SIZES = (90, 0, 61, 70, 7, 80)
 
@@ -41,23 +42,6 @@ def drop_sevenths(record: dict[str, Any]) -> dict[str, Any]:
     time.sleep(0.001 + 0.002 * info.id)  # the first is done early, and what it sent lies there when another one dies
     if record["id"] % 7 == 0:
         raise streamio.DropRecord("seventh")
-    return record
-
-
-def exit_at_30(record: dict[str, Any]) -> dict[str, Any]:
-    if record["id"] == 30:
-        os._exit(7)
-    return record
-
-
-def fail_at_30(record: dict[str, Any]) -> dict[str, Any]:
-    if record["id"] == 30:
-        raise KeyError("thirty")
-    return record
-
-
-def sleep_long(record: dict[str, Any]) -> dict[str, Any]:
-    time.sleep(30)
     return record
 
 
