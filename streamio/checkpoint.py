@@ -86,8 +86,7 @@ class Checkpoints:
             TooManyDropsError: All ranks together dropped more than `max_drops`.
             StreamioError: It can't be written; or an earlier one could not be: nothing of this one was done then.
         """
-        if step is not None and step < 0:
-            raise ValueError(f"step={step} must be 0 or more.")
+        step = whole_or_none("step", step, 0)
         if not hasattr(loader, "ledger"):
             raise TypeError(
                 f"loader is a {type(loader).__name__}; Checkpoints keeps a streamio.DataLoader's place. A packer's "
@@ -177,6 +176,7 @@ class Checkpoints:
             StatusError: The status can't be used, with the reason.
             ValueError: Several ranks without a process group, and no step told.
         """
+        step = whole_or_none("step", step, 0)
         settled, group = loader.dataset.prepare(), loader.dataset.group
         if group.alone and settled.topology.world_size > 1 and step is None:
             raise ValueError(

@@ -438,9 +438,11 @@ def test_checkpoints_below_the_data_are_no_data(tmp_path: Path) -> None:
     assert checkpoints.resume(resumed) == 2
 
 
-def test_a_saved_step_is_a_number_from_0_on(data: Path, runs: Path) -> None:
-    with pytest.raises(ValueError, match="step=-1"):
-        streamio.Checkpoints(runs).save(loader_of(data), step=-1)
+@pytest.mark.parametrize(("step", "error"), [(-1, ValueError), ("10", TypeError), (1.5, TypeError), (True, TypeError)])
+def test_a_step_is_a_whole_number_from_0_on(data: Path, runs: Path, step: Any, error: type[Exception]) -> None:
+    for call in (streamio.Checkpoints(runs).save, streamio.Checkpoints(runs).resume):
+        with pytest.raises(error, match=f"step={step!r}"):
+            call(loader_of(data), step=step)
 
 
 SAVED = r"step-%08d/streamio\.json"

@@ -46,8 +46,8 @@ def indexed(report: Report, full: int) -> list[str]:
         )
     if report.amplification >= AMPLIFIED:
         warnings.append(
-            f"Every byte is read {report.amplification:.2f} times, as lanes begin and end within row groups. Fewer "
-            "lanes or smaller row groups (splits) lessen it."
+            f"Every byte is read {report.amplification:.2f} times, as lanes begin and end within splits. Fewer "
+            "lanes or smaller splits (of parquet: row groups) lessen it."
         )
     return warnings
 
@@ -61,9 +61,10 @@ def streamed(report: Report, splits: int) -> list[str]:
         warnings.append(f"{lanes - splits} of {lanes} lanes share a split with another and repeat its records.")
     elif splits < lanes:
         idle = [rank for rank in range(grid.rows) if rank >= splits]
-        which = f" Nothing at all for ranks {idle[0]} to {idle[-1]}." if idle else ""
+        who = f"rank {idle[0]}" if len(idle) == 1 else f"ranks {idle[0]} to {idle[-1]}" if idle else ""
+        which = f" Nothing at all for {who}." if who else ""
         warnings.append(
-            f"Empty lanes: {lanes - splits} of {lanes}, there are but {splits} splits.{which} Take fewer workers, "
+            f"Empty lanes: {lanes - splits} of {lanes}, for want of splits ({splits}).{which} Take fewer workers, "
             "or data in more shards."
         )
     sizes = [share.nbytes for share in report.shares if share.nbytes]
