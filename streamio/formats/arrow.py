@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from streamio.errors import StreamioError
 from streamio.formats.arrow_layout import Layout, head_of, read_layout
 from streamio.formats.arrow_messages import Block, Message
 from streamio.formats.base import Buffer, CorruptError, Counts, Source
@@ -310,5 +311,7 @@ def _corrupt(split: int) -> Iterator[None]:
         yield
     except CorruptError as error:
         raise CorruptError(str(error), position) from None
+    except StreamioError:  # of the source, or of the filter
+        raise
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, StopIteration) as error:
         raise CorruptError(f"can't be decoded: {first_line(error)}", position) from error

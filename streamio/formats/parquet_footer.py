@@ -34,7 +34,7 @@ class Footer:
     Attributes:
         metadata: The decoded footer, walked by pyarrow without an error.
         records: Records of each row group.
-        columns: The columns that are read, of `filters=` too; None for all.
+        columns: The columns that are read, of `filters=` too, in the file's order; None for all.
         leaves: Numbers of their column chunks.
         kept: Whether each row group may hold a row that `filters=` takes; () without them.
         whole: All of a small file, which came along with its footer; else empty.
@@ -80,7 +80,7 @@ def read_footer(source: Source, columns: tuple[str, ...] | None, filters: RowFil
         columns = filters.columns(source.url, metadata.schema.to_arrow_schema(), columns)
         leaves = _leaves(metadata, names, columns, source.url)
         kept = filters.row_groups(source.url, metadata, end)
-    return Footer(metadata, records, None if columns is None else list(columns), leaves, kept, whole)
+    return Footer(metadata, records, _in_order(columns, names), leaves, kept, whole)
 
 
 def column_chunks(source: Source, footer: Footer, split: int) -> list[tuple[int, int]]:
@@ -202,6 +202,20 @@ class _NoSource:
 
     def read(self, start: int, stop: int) -> bytes:
         raise _StopReadingError
+
+
+def _in_order(columns: tuple[str, ...] | None, names: list[str]) -> list[str] | None:
+    """Wanted columns in the file's order: pyarrow's own differs between its versions."""
+    if columns is None:
+        return None
+    places = {name: place for place, name in enumerate(names)}
+
+    def place(column: str) -> int:
+        while column not in places:  # a path into a struct: that of the struct
+            column = column.rpartition(".")[0]
+        return places[column]
+
+    return sorted(columns, key=place)
 
 
 def _leaves(metadata: pq.FileMetaData, names: list[str], columns: tuple[str, ...] | None, url: str) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ What becomes of rows that do not match is decided in the loader; here they are m
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -140,7 +141,10 @@ class RowFilter:
         return self._names[0]
 
     def _schema(self, schema: pa.Schema) -> pa.Schema:
-        """The columns of a file, and the partition keys."""
+        """The columns of a file that a filter can speak of, and the partition keys."""
+        import pyarrow as pa
+
+        schema = pa.schema([each for each in schema if _filterable(each.type)], schema.metadata)
         for key in () if self.partitions is None else self.partitions.schema:
             if key.name not in schema.names:
                 schema = schema.append(key)
@@ -182,10 +186,23 @@ def _check_bound(expression: pc.Expression, schema: pa.Schema, url: str) -> None
 
     try:
         kind = projected(schema.empty_table(), expression).type
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, NotImplementedError, TypeError, ValueError) as error:
         told = ", ".join(f"{each.name}: {each.type}" for each in schema)
         raise FormatError(f"filters= does not go with {shown(url)}: {first_line(error)}. It has {told}.") from error
     check_truth(kind)
+
+
+@lru_cache(maxsize=256)
+def _filterable(kind: pa.DataType) -> bool:
+    """Whether Arrow can filter a table with a column of a type, whatever the condition: not with unions, for one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        projected(pa.schema([("column", kind)]).empty_table(), pc.is_valid(pc.field("column")))
+    except (pa.ArrowException, NotImplementedError):
+        return False
+    return True
 
 
 def _referred(expression: pc.Expression, schema: pa.Schema) -> list[str]:

@@ -92,7 +92,7 @@ class ArrowRows:
         *,
         validated: bool = False,
     ) -> None:
-        self._batch = batch
+        self._batch = batch = _takable(batch)
         self._broken = {**_unusable(batch, first, validated=validated), **(bad or {})}
         self.bad: Mapping[int, Bad] = self._broken
         self.left_out = left_out
@@ -208,9 +208,9 @@ def _large(kind: pa.DataType) -> pa.DataType:
     import pyarrow as pa
 
     types = pa.types
-    if types.is_string(kind):
+    if types.is_string(kind) or types.is_string_view(kind):
         return pa.large_string()
-    if types.is_binary(kind):
+    if types.is_binary(kind) or types.is_binary_view(kind):
         return pa.large_binary()
     if types.is_dictionary(kind):
         return _large(kind.value_type)
@@ -219,6 +219,28 @@ def _large(kind: pa.DataType) -> pa.DataType:
     if types.is_struct(kind):
         return pa.struct([field.with_type(_large(field.type)) for field in kind])
     return kind
+
+
+def _takable(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with usual types for views and run ends, of which Arrow can't take single rows."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not any(_holds_views(kind) for kind in batch.schema.types):
+        return batch
+    columns = [pc.run_end_decode(c) if pa.types.is_run_end_encoded(c.type) else c for c in batch.columns]
+    columns = [column.cast(_large(column.type)) if _holds_views(column.type) else column for column in columns]
+    fields = [field.with_type(column.type) for field, column in zip(batch.schema, columns, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields, batch.schema.metadata))
+
+
+def _holds_views(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_string_view(kind) or types.is_binary_view(kind) or types.is_run_end_encoded(kind):
+        return True
+    return any(_holds_views(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def _unusable(batch: pa.RecordBatch, first: int, *, validated: bool) -> dict[int, Bad]:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.utils.dlpack
 
+from streamio.errors import FormatError
 from streamio.formats.rows import to_records
 
 if TYPE_CHECKING:
@@ -56,8 +57,11 @@ def _column(array: pa.Array, leaf: Callable[[pa.Array], Any]) -> Any:
     kind = array.type
     if pa.types.is_dictionary(kind):
         return _column(array.dictionary_decode(), leaf)
+    if isinstance(array, pa.FixedShapeTensorArray):
+        return _tensors(array, leaf)
     if isinstance(array, pa.ExtensionArray):
-        return _column(array.storage, leaf)
+        is_bool = kind.extension_name == "arrow.bool8"
+        return _column(array.storage.cast(pa.bool_()) if is_bool else array.storage, leaf)
     if _is_plain(kind) and (array.null_count == 0 or pa.types.is_floating(kind)):
         return leaf(array)
     if pa.types.is_fixed_size_list(kind) and array.null_count == 0:
@@ -71,6 +75,16 @@ def _column(array: pa.Array, leaf: Callable[[pa.Array], Any]) -> Any:
             return [inner[low:high] for low, high in pairwise(offsets)]
     values: list[Any] = array.to_pylist()
     return values
+
+
+def _tensors(array: pa.FixedShapeTensorArray, leaf: Callable[[pa.Array], Any]) -> Any:
+    """A column of tensors of one shape as one array with their dimensions; the flat lists where there are nulls."""
+    values = _column(array.storage, leaf)
+    if isinstance(values, list):
+        return values
+    shaped = values.reshape(len(array), *array.type.shape)
+    order = (0, *(axis + 1 for axis in array.type.permutation or range(len(array.type.shape))))
+    return shaped.permute(order) if isinstance(shaped, torch.Tensor) else shaped.transpose(order)
 
 
 def _array(array: pa.Array) -> np.ndarray[Any, Any]:
@@ -102,20 +116,39 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _of_records(records: Sequence[Any], output: Output) -> Any:
-    """Columns of records; all have the keys of the first."""
+    """Columns of records, with None where a record lacks a key of another."""
     wrong = next((record for record in records if not isinstance(record, dict)), None)
     if wrong is not None:
         raise TypeError(
             f'output="{output}" makes columns of dicts, and map returned a {type(wrong).__name__}: return a dict, '
             'or use output="records".'
         )
+    names = dict.fromkeys(name for record in records for name in record)
+    lists = {name: [record.get(name) for record in records] for name in names}
     if output == "arrow":
         import pyarrow as pa
 
-        return pa.RecordBatch.from_pylist(records)
-    names = list(dict.fromkeys(name for record in records for name in record))
-    columns = {name: _stacked([record.get(name) for record in records]) for name in names}
+        return pa.RecordBatch.from_arrays([_arrow(name, values) for name, values in lists.items()], names=list(lists))
+    columns = {name: _stacked(values) for name, values in lists.items()}
     return columns if output == "columns" else {name: _as_tensor(value) for name, value in columns.items()}
+
+
+def _arrow(name: Any, values: list[Any]) -> pa.Array:
+    """Values of one key as an Arrow array.
+
+    Raises:
+        FormatError: They have no Arrow type in common.
+    """
+    import pyarrow as pa
+
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        text = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise FormatError(
+            f'output="arrow" can\'t make one column of what the records of a batch have as {name!r}: {text}. Give them '
+            'one type by map=, or use output="records" or "columns".'
+        ) from error
 
 
 def _stacked(values: list[Any]) -> Any:
@@ -129,7 +162,8 @@ def _stacked(values: list[Any]) -> Any:
         return np.stack(values) if alike else values
     if isinstance(first, (bool, int, float, np.generic)) and all(type(v) is type(first) for v in values):
         array = np.array(values)
-        return array if array.dtype != object else values
+        rounded = isinstance(first, int) and array.dtype.kind == "f"  # some need 64 bits and no sign, others have one
+        return values if rounded or array.dtype == object else array
     return values
 
 

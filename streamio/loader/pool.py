@@ -145,6 +145,8 @@ class Processes:
         self._timeout = timeout
         self._iteration = 0
         self._pid = os.getpid()
+        self._method = context.get_start_method()
+        self._heard: set[int] = set()  # workers that have answered
         self._workers: list[_Worker] = []
         self._selector = selectors.DefaultSelector()
         _open_pools.add(self)
@@ -179,6 +181,7 @@ class Processes:
         while True:
             message = self._take(worker)
             if message is not None:
+                self._heard.add(worker)
                 iteration, answers = message
                 if iteration == self._iteration:
                     assert isinstance(answers, list)
@@ -299,6 +302,12 @@ class Processes:
                     "; when nobody sent it, the machine ran out of memory: "
                     "use fewer workers, or smaller prefetch_bytes and shuffle_bytes"
                 )
+        elif code == 1 and self._method != "fork" and number not in self._heard:  # another one would end as well
+            return WorkerError(
+                f"Worker {number} (pid {process.pid}) ended before it began; why stands on stderr. Workers made by "
+                f"{self._method} import the main program anew: what makes and iterates loaders must stand below "
+                '`if __name__ == "__main__":` there.'
+            )
         else:
             how = f"ended with exit code {code}"
         return WorkerDiedError(f"Worker {number} (pid {process.pid}) {how}.")

@@ -84,7 +84,7 @@ class Run:
         self._unchecked: Loaded | None = None
         self._before = self.position
         self._footers_counted = self._io_counted = False
-        self._dropped = 0  # when the epoch began
+        self._before_epoch = (0, 0, False)  # delivered and dropped when an iterator began; whether an epoch did
         self._counted: tuple[Start, int] | None = None
         self._listed_for: int | None = None
         self._window: Any = None  # of the run, where the data are listed anew
@@ -154,7 +154,8 @@ class Run:
         start = self.position.begin(Start(now.epoch))
         if not spec.indexed and not start.cursors:
             start = replace(start, cursors=(START,) * spec.at(start).grid.columns)
-        self._dropped = self.ledger.drops.total
+        fresh = not start.k and not start.past and start.rest is None
+        self._before_epoch = (self.ledger.delivered, self.ledger.drops.total, fresh)
         return spec, start
 
     def finished(self) -> None:
@@ -163,8 +164,10 @@ class Run:
         Raises:
             TooManyDropsError: All that this rank alone read of it was dropped.
         """
-        place, dropped = self.position.place, self.ledger.drops.total - self._dropped
-        nothing = not place.k and not place.past and place.rest is None
+        place = self.position.place
+        delivered, dropped, whole = self._before_epoch
+        dropped = self.ledger.drops.total - dropped
+        nothing = whole and self.ledger.delivered == delivered
         if nothing and dropped and not self._shape.drop_last:  # which may have left out the good ones
             told = f"Epoch {place.epoch} had not one good record: {dropped} were dropped. The worst places: "
             told += f"{self.ledger.drops.worst()}. `streamio cat` on these shards shows what they hold."

@@ -129,6 +129,12 @@ def test_nested_columns_are_selected_by_path_or_whole():
     assert records(data, columns=("a",)) == [{"a": rows[0]["a"]}]
 
 
+def test_keys_come_in_the_files_order_whatever_is_asked_for_first():
+    table = pa.table({"a": [1], "m": [{"x": 2, "y": 3}], "p.q": [4]})
+    (record,) = records(written(table), columns=("p.q", "m.y", "a"))
+    assert list(record.items()) == [("a", 1), ("m", {"y": 3}), ("p.q", 4)]
+
+
 def test_a_column_with_a_dot_in_its_name_is_selected():
     data = written(pa.table({"a.b": [1], "a.c": [2]}))
     assert records(data, columns=("a.c",)) == [{"a.c": 2}]

@@ -232,3 +232,21 @@ def test_what_is_left_is_what_pyarrow_reads(values: Any, group: int, terms: Any)
         record["id"] for split, kept in enumerate(counts.kept) if kept for record in wanted(made.load(source, split))
     ]
     assert found == pq.read_table(io.BytesIO(data), filters=option)["id"].to_pylist()
+
+
+def test_a_filter_does_not_mind_columns_that_arrow_has_no_filter_for():
+    union = pa.UnionArray.from_dense(pa.array([0, 0], pa.int8()), pa.array([0, 1], pa.int32()), [pa.array([7, 8])])
+    data = streamed(pa.table({"row": [0, 1], "u": union}), 2)
+    for option in ([("row", ">", 0)], field("row") > 0):
+        rows = Arrow(filters=row_filter(option)).load(MemorySource(data, URL), 0)
+        assert wanted(rows) == [{"row": 1, "u": 8}]
+    with pytest.raises(FormatError, match="filters= does not go with"):
+        Arrow(filters=row_filter([("u", ">", 0)])).load(MemorySource(data, URL), 0)
+
+
+@pytest.mark.parametrize("option", [[("big", ">", -1)], pc.divide(field("a"), field("b")) > 3])
+def test_a_filter_that_fails_on_rows_is_no_damage_of_them(option):
+    rows = pa.table({"big": pa.array([2**63, 1], pa.uint64()), "a": [1, 2], "b": [0, 1]})
+    for made, data in ((Arrow, streamed(rows, 2)), (Parquet, written(rows))):
+        with pytest.raises(FormatError, match="filters= can't be evaluated"):
+            made(filters=row_filter(option)).load(MemorySource(data, URL), 0)

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,6 +42,25 @@ def test_records_of_columns_are_the_takers_own():
     first, again = rows.take(np.array([0, 0]))
     first["l"].append(9)
     assert again == {"l": [1]} == everything(rows)[0]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["a", "bb", None], pa.string_view()),
+        pa.array([b"a", b"bb", None], pa.binary_view()),
+        pa.array([["a"], [], ["b", None]], pa.list_(pa.string_view())),
+        pa.array([{"x": "a"}, {"x": None}, None], pa.struct([("x", pa.string_view())])),
+        pc.run_end_encode(pa.array([1, 1, None])),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_single_rows_are_taken_of_views_and_run_ends(column):
+    rows = ArrowRows(pa.record_batch({"x": column, "n": [0, 1, 2]}))
+    values = [{"x": value, "n": number} for number, value in enumerate(column.to_pylist())]
+    assert rows.take(np.array([2, 0])) == [values[2], values[0]]
+    assert rows.arrow(np.array([2, 1])).to_pylist() == [values[2], values[1]]
+    assert everything(rows) == values
 
 
 def test_rows_keep_what_they_are_told_is_bad():

@@ -21,7 +21,7 @@ from tests.loader.data import ids_of, write_lines, write_parquet
 from tests.loader.simulated import SimulatedLoader
 
 #: Cases of each of the two large properties.
-CASES = max(150, settings.default.max_examples)
+CASES = max(100, settings.default.max_examples)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def lines(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def loader_of(folder: Path, batch: int, workers: int = 0, **options: Any) -> streamio.DataLoader:
+def loader_of(folder: Path, batch: int | None, workers: int = 0, **options: Any) -> streamio.DataLoader:
     return streamio.DataLoader(streamio.StreamingDataset(folder, **options), batch, num_workers=workers)
 
 
@@ -108,6 +108,21 @@ def test_an_epoch_of_nothing_but_drops_is_an_error(lines: Path, workers: int) ->
     with pytest.raises(TooManyDropsError, match=r"Epoch 0 had not one good record: 653 were dropped.*by this test"):
         list(loader)
     assert loader.epoch == 0
+
+
+@pytest.mark.parametrize("batch", [4, None])
+@pytest.mark.parametrize("end", ["exact", "even"])
+def test_so_it_is_where_records_are_counted(tmp_path: Path, batch: int | None, end: str) -> None:
+    write_parquet(tmp_path, (100,), rows=10)
+    with pytest.raises(TooManyDropsError, match="not one good record"):
+        list(loader_of(tmp_path, batch, map=none, end=end))
+
+
+def test_an_epoch_whose_last_batches_are_empty_ends_in_order(tmp_path: Path) -> None:
+    write_parquet(tmp_path, (100,), rows=10)
+    loader = loader_of(tmp_path, 4, map=some, end="exact")
+    assert ids_of(loader) == [[0], [29], [58], [87]]
+    assert loader.epoch == 1
 
 
 def test_on_a_rank_of_several_it_is_told(lines: Path, caplog: pytest.LogCaptureFixture) -> None:

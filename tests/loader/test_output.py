@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import streamio
+from streamio.errors import FormatError
 from streamio.loader.output import to_batch
 
 
@@ -100,6 +101,34 @@ def test_records_become_columns_stacked_where_they_are_alike() -> None:
     assert columns["some"] == [1, None, None, None]
     assert isinstance(to_batch(records, "torch")["array"], torch.Tensor)
     assert to_batch([{"a": 1}, {"a": 2}], "arrow") == pa.record_batch({"a": [1, 2]})
+
+
+def test_a_key_that_the_first_record_lacks_is_a_column_too() -> None:
+    records = [{"a": 1}, {"a": 2, "b": 3}, {"b": 5}]
+    assert to_batch(records, "arrow").to_pydict() == {"a": [1, 2, None], "b": [None, 3, 5]}
+    assert to_batch(records, "columns") == {"a": [1, 2, None], "b": [None, 3, 5]}
+
+
+def test_numbers_that_no_type_has_in_common_are_not_rounded() -> None:
+    many = [{"a": 2**63 + 1}, {"a": -1}]
+    assert to_batch(many, "columns") == {"a": [2**63 + 1, -1]}
+    assert to_batch(many, "torch") == {"a": [2**63 + 1, -1]}
+    assert to_batch(many[:1], "columns")["a"].tolist() == [2**63 + 1]
+
+
+@pytest.mark.parametrize("values", [[1, "x"], [True, 1], ["\ud800"], [2**64, 1], [-1, 2**63]])
+def test_values_without_a_type_in_common_are_told_by_their_key(values: list[Any]) -> None:
+    with pytest.raises(FormatError, match=r"'key': .*map="):
+        to_batch([{"key": value} for value in values], "arrow")
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+def test_tensors_of_one_shape_keep_it(permuted: bool) -> None:
+    values = np.arange(24).reshape(4, 3, 2).transpose(0, 2, 1) if permuted else np.arange(24).reshape(4, 2, 3)
+    array = pa.FixedShapeTensorArray.from_numpy_ndarray(values)
+    part = pa.record_batch({"x": array}).slice(1, 2)
+    assert to_batch(part, "columns")["x"].tolist() == values[1:3].tolist()
+    assert to_batch(part, "torch")["x"].tolist() == values[1:3].tolist()
 
 
 def test_columns_of_what_is_no_dict_are_refused_with_the_remedy() -> None:

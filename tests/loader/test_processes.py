@@ -72,7 +72,7 @@ def before() -> set[int]:
     return {p.pid for p in psutil.Process().children(recursive=True)}
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(20))
 def test_batches_resumes_and_epochs_are_exact_with_real_pools(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     sizes = [rng.randint(0, 50) for _ in range(rng.randint(1, 5))] + [1]
@@ -418,3 +418,18 @@ def test_tensors_one_by_one_do_not_use_up_file_descriptors(tmp_path: Path) -> No
         assert len([record["a"] for record in loader]) == 600
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_program_without_its_guard_is_told_so_at_once(folder: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import streamio\n"
+        f"loader = streamio.DataLoader(streamio.StreamingDataset({str(folder)!r}), 4, num_workers=2,\n"
+        "                             multiprocessing_context='forkserver')\n"
+        "print('one run', flush=True)\n"
+        "list(loader)\n"
+    )
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60)
+    assert "WorkerError: Worker " in done.stderr
+    assert 'must stand below `if __name__ == "__main__":`' in done.stderr
+    assert done.stdout.count("one run") <= 3  # of the program, and of each worker

@@ -100,7 +100,7 @@ def silent_server() -> Iterator[str]:
 @pytest.mark.parametrize("scheme", ["s3", "gs", "http"])
 @pytest.mark.parametrize("path", ["bucket/x.jsonl", "bucket/*.jsonl", "bucket/"])
 def test_an_endpoint_that_refuses_is_told_in_time(scheme: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "_FIRST_ANSWER", 2.0)
+    monkeypatch.setattr(place, "_FIRST_ANSWER", 0.7)
     options: dict[str, Any] = {
         "s3": {"key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:1"},
         "gs": {"token": "anon", "endpoint_url": "http://127.0.0.1:1"},
@@ -115,7 +115,7 @@ def test_an_endpoint_that_refuses_is_told_in_time(scheme: str, path: str, monkey
 
 @pytest.mark.parametrize("scheme", ["s3", "gs"])
 def test_an_endpoint_that_never_answers_is_told_in_time(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "_FIRST_ANSWER", 2.0)
+    monkeypatch.setattr(place, "_FIRST_ANSWER", 0.7)
     began = time.monotonic()
     with silent_server() as endpoint, pytest.raises(EndpointError, match="in time"):
         discover(
@@ -128,7 +128,7 @@ def test_an_endpoint_that_never_answers_is_told_in_time(scheme: str, monkeypatch
 
 
 def test_an_endpoint_of_an_unknown_host_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "_FIRST_ANSWER", 2.0)
+    monkeypatch.setattr(place, "_FIRST_ANSWER", 0.7)
     options = {"key": "k", "secret": "s", "endpoint_url": "http://no-such-host.invalid"}
     with pytest.raises(EndpointError, match=r"no-such-host\.invalid"):
         discover("s3://bucket/x.jsonl", storage_options=options)
@@ -194,7 +194,7 @@ def test_credentials_that_are_set_after_a_first_failure_are_seen(s3: Any, monkey
 def test_https_asked_of_a_plain_http_server_is_told_with_the_remedy(
     scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(place, "_FIRST_ANSWER", 2.0)
+    monkeypatch.setattr(place, "_FIRST_ANSWER", 0.7)
     with web_server(tmp_path) as plain:
         endpoint = plain.replace("http://", "https://")
         options = {"s3": {"key": "k", "secret": "s"}, "gs": {"token": "anon"}, "https": {}}[scheme]
