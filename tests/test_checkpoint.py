@@ -520,17 +520,19 @@ def test_a_write_that_failed_meanwhile_is_told_by_the_next_call(
 def test_the_end_of_the_program_waits_for_a_save(faulty: Any, tmp_path: Path) -> None:
     access = data_of(faulty, tmp_path)
     # A name in place of an address: it is looked up in a thread, which must still be had. Python 3.12.0 and 3.12.1
-    # start none any more by then (gh-113964): there a name must have been looked up before.
-    host = "127.0.0.1" if (3, 12) <= sys.version_info < (3, 12, 2) else "localhost"
-    endpoint = access["storage_options"]["endpoint_url"].replace("127.0.0.1", host)
+    # start none any more by then (gh-113964): there the store must have been used before, as resume does.
+    before = "checkpoints.resume(loader)" if (3, 12) <= sys.version_info < (3, 12, 2) else ""
+    endpoint = access["storage_options"]["endpoint_url"].replace("127.0.0.1", "localhost")
     access["storage_options"] = {**access["storage_options"], "endpoint_url": endpoint}
     faulty.proxy.add(Rule(stall(1.0), method="HEAD"), Rule(stall(1.0), method="PUT"))
     program = f"""
     import streamio
     loader = streamio.DataLoader(streamio.StreamingDataset({str(tmp_path)!r}), 4)
+    checkpoints = streamio.Checkpoints(**{access!r})
+    {before}
     iterator = iter(loader)
     next(iterator), next(iterator)
-    streamio.Checkpoints(**{access!r}).save(loader, wait=False)
+    checkpoints.save(loader, wait=False)
     """
     ended = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=True
