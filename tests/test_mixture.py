@@ -259,7 +259,7 @@ def plan_of_epoch_0(plan: Any) -> Any:
     return replace(plan, epoch=0)
 
 
-@settings(max_examples=max(40, CASES // 2))
+@settings(max_examples=max(30, CASES // 2))
 @given(cases(stops=("cycle",)), st.data())
 def test_an_endless_mixture_goes_on_pass_after_pass(case: Case, data: st.DataObject) -> None:
     assume(has_good(case))
