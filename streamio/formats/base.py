@@ -306,4 +306,27 @@ class DeferringFormat(StreamedFormat, Protocol):
         ...
 
 
+@runtime_checkable
+class ParsingFormat(StreamedFormat, Protocol):
+    """A streamed format whose records can wait unparsed: what a window holds for long is a line, not a cold dict."""
+
+    def unparsed(
+        self, source: Source, start: int, stop: int, first: int = 0, begin: int | None = None
+    ) -> Iterator[Deferred]:
+        """What `blocks` gives, with the text of each record in its place, as the one column of a batch.
+
+        All numbers are the same.
+        """
+        ...
+
+    def parsed(self, texts: pa.LargeBinaryArray, index: NDArray[np.int64]) -> Rows:
+        """The records of these texts.
+
+        Args:
+            texts: As `unparsed` gave them, in any order.
+            index: The `__index__` of each.
+        """
+        ...
+
+
 Format: TypeAlias = IndexedFormat | StreamedFormat

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -18,13 +18,14 @@ import msgspec
 import numpy as np
 
 from streamio.errors import FormatError
-from streamio.formats.base import Bad, Block, Deferred, Source
+from streamio.formats.base import Bad, Block, Deferred, Rows, Source
 from streamio.formats.linewise import BOM, Run, runs
 from streamio.formats.names import basename, codec_of, with_codecs
-from streamio.formats.rows import Records
+from streamio.formats.rows import ArrowRows, Records
 from streamio.storage.faults import shown
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from numpy.typing import NDArray
 
 _ROW_OVERHEAD = 256  # bytes that a small dict takes beside its text
@@ -84,6 +85,29 @@ class Lines:
         self, source: Source, start: int, stop: int, first: int = 0, begin: int | None = None
     ) -> Generator[Deferred, None, None]:
         """The same, not parsed yet; errors as for `blocks`."""
+        return self._found(self._block, source, start, stop, begin)
+
+    def unparsed(
+        self, source: Source, start: int, stop: int, first: int = 0, begin: int | None = None
+    ) -> Generator[Deferred, None, None]:
+        """The same, with each line in the place of its record; errors as for `blocks`."""
+        return self._found(_unparsed, source, start, stop, begin)
+
+    def parsed(self, texts: pa.LargeBinaryArray, index: NDArray[np.int64]) -> Records:
+        """The records of lines, in any order.
+
+        Args:
+            texts: The lines, each with its newline, none of them blank.
+            index: Where each begins in the uncompressed text.
+        """
+        values = _objects(texts)
+        if values is None:
+            values = _each([text[:-1] for text in texts.to_pylist()], index)
+        return Records(*self._records(values, index))
+
+    def _found(
+        self, block: Callable[..., Block], source: Source, start: int, stop: int, begin: int | None
+    ) -> Generator[Deferred, None, None]:
         seekable = self.cuttable(source.url)
         unchecked = begin is None and basename(source.url).endswith(_DOCUMENTS)
         if unchecked and start:
@@ -96,23 +120,50 @@ class Lines:
                     unchecked = False
                 behind = len(BOM) if not run.offset and run.data.startswith(BOM) else 0
                 if _TEXT.search(run.data, behind, run.end):
-                    yield Deferred(2 * run.end, partial(self._block, run, seekable=seekable))
+                    yield Deferred(2 * run.end, partial(block, run, seekable=seekable))
 
     def _block(self, run: Run, *, seekable: bool) -> Block:
         values, starts, lengths = _parsed_at_once(run) or _parsed(run)
+        return _block_of(Records(*self._records(values, starts)), run, starts, lengths, seekable=seekable)
+
+    def _records(self, values: list[Any], starts: NDArray[np.int64]) -> tuple[list[Any], dict[int, Bad]]:
+        """What lines hold with the wanted keys only, and which are no records."""
         bad: dict[int, Bad] = {}
         if set(map(type, values)) != {dict}:
-            kept = [place for place, value in enumerate(values) if value is not _BLANK]
-            starts, lengths = starts[kept], lengths[kept]
-            values = [values[place] for place in kept]
             bad = {
                 place: _unusable(value, int(starts[place]))
                 for place, value in enumerate(values)
                 if type(value) is not dict
             }
-        if self.columns is not None:
-            values = _selected(values, self.columns, bad)
-        return Block(Records(values, bad), starts, lengths + _ROW_OVERHEAD, run.seek(starts) if seekable else None)
+        return (values if self.columns is None else _selected(values, self.columns, bad)), bad
+
+
+def _unparsed(run: Run, *, seekable: bool) -> Block:
+    """The lines themselves, each with its newline; blank ones are left out."""
+    import pyarrow as pa
+
+    text = run.data if run.ended else run.data[: run.end] + b"\n"
+    data = np.frombuffer(text, np.uint8, run.end + (not run.ended))
+    offsets = np.concatenate(([0], np.flatnonzero(data == ord("\n")) + 1))
+    begins, lengths = offsets[:-1], np.diff(offsets) - 1
+    lines = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(begins), [None, pa.py_buffer(offsets), pa.py_buffer(text)]
+    )
+    odd = np.flatnonzero(data[begins] != ord("{"))
+    blank = [place for place in odd.tolist() if _is_blank(lines[place].as_py(), run.offset + int(begins[place]))]
+    if blank:
+        kept = np.delete(np.arange(len(begins)), blank)
+        begins, lengths, lines = begins[kept], lengths[kept], lines.take(pa.array(kept))
+    rows = ArrowRows(pa.record_batch([lines], names=["line"]), validated=True)
+    return _block_of(rows, run, begins + run.offset, lengths, seekable=seekable)
+
+
+def _is_blank(line: bytes, offset: int) -> bool:
+    return not (line if offset else line.removeprefix(BOM)).strip()
+
+
+def _block_of(rows: Rows, run: Run, starts: NDArray[np.int64], lengths: NDArray[np.int64], *, seekable: bool) -> Block:
+    return Block(rows, starts, lengths + _ROW_OVERHEAD, run.seek(starts) if seekable else None)
 
 
 _Values: TypeAlias = "tuple[list[Any], NDArray[np.int64], NDArray[np.int64]]"
@@ -138,11 +189,32 @@ def _parsed_at_once(run: Run) -> _Values | None:
     return (values, begins + run.offset, ends - begins) if len(values) == len(ends) else None
 
 
+def _objects(lines: pa.LargeBinaryArray) -> list[Any] | None:
+    """What lines hold; None where not each of them surely is one object, as in `_parsed_at_once`."""
+    _, offsets, text = lines.buffers()
+    ends = np.frombuffer(offsets, np.int64)[lines.offset : lines.offset + len(lines) + 1]
+    data = np.frombuffer(text, np.uint8)
+    if (data[ends[:-1]] != ord("{")).any() or (data[ends[1:] - 2] != ord("}")).any():
+        return None
+    try:
+        values = _DECODER.decode_lines(memoryview(text)[ends[0] : ends[-1]])
+    except _UNREADABLE:
+        return None
+    return values if len(values) == len(lines) else None
+
+
 def _parsed(run: Run) -> _Values:
-    """What each line holds (any value, `Bad`, or `_BLANK`), where it begins, and its length."""
+    """What each line holds that is not blank, where it begins, and its length."""
     lines = run.lines()
     lengths = np.fromiter(map(len, lines), np.int64, len(lines))
     starts = run.starts(lengths)
+    values = _each(lines, starts)
+    kept = [place for place, value in enumerate(values) if value is not _BLANK]
+    return [values[place] for place in kept], starts[kept], lengths[kept]
+
+
+def _each(lines: list[bytes], starts: NDArray[np.int64]) -> list[Any]:
+    """What lines hold, one by one: any value, `Bad`, or `_BLANK`."""
     values: list[Any] = []
     unread = iter(lines)
     while len(values) < len(lines):
@@ -150,9 +222,8 @@ def _parsed(run: Run) -> _Values:
             values.extend(map(_DECODER.decode, unread))
         except _UNREADABLE:  # noqa: PERF203 - a turn for each line that fails; what came before it was added
             line, offset = lines[len(values)], int(starts[len(values)])
-            blank = not (line if offset else line.removeprefix(BOM)).strip()
-            values.append(_BLANK if blank else _parse(line, offset))
-    return values, starts, lengths
+            values.append(_BLANK if _is_blank(line, offset) else _parse(line, offset))
+    return values
 
 
 def _selected(values: list[Any], columns: tuple[str, ...], bad: Mapping[int, Bad]) -> list[Any]:

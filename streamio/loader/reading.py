@@ -5,10 +5,10 @@ Which stream reads what is the plan's business, what windows are made of pieces 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from streamio.formats.base import (
     CorruptError,
     Deferred,
     DeferringFormat,
+    ParsingFormat,
+    Rows,
     StreamedFormat,
 )
 from streamio.formats.rows import Records
@@ -27,12 +29,16 @@ from streamio.loader.chunk import Chunk, numbered, taken
 from streamio.plan import Place, StreamedSplits
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from streamio.loader.spec import Spec
     from streamio.plan import Segment, StreamedPlan
     from streamio.storage.reader import Reader
     from streamio.storage.shards import Shard
+
+#: Makes records of their texts, given the `__index__` of each.
+Parser: TypeAlias = "Callable[[pa.LargeBinaryArray, NDArray[np.int64]], Rows]"
 
 #: Splits that are fetched ahead at most, however small they are.
 MOST_HINTED = 16
@@ -146,6 +152,11 @@ class Making:
         return piece.cut(found.skip - number, count) if number < found.skip else piece
 
 
+def parser(spec: Spec, plan: StreamedPlan) -> Parser | None:
+    """What parses records that a window holds as text; None where it holds the records themselves."""
+    return spec.format.parsed if plan.shuffle and isinstance(spec.format, ParsingFormat) else None
+
+
 class Reading:
     """What runs in a stream's thread: opens one split after the other, and reads what is in it."""
 
@@ -157,12 +168,15 @@ class Reading:
         self._spec = spec
         self._splits = spec.splits
         form = spec.format
+        self.columnar = spec.columnar
         self._read = form.deferred if isinstance(form, DeferringFormat) else form.blocks
+        if parser(spec, plan) is not None:
+            assert isinstance(form, ParsingFormat)
+            self._read, self.columnar = form.unparsed, True
         self._reader = reader
         self._plan = plan
         self._stream = (*lane, number)
         self._place = place
-        self.columnar = spec.columnar
         self.name = f"streamio-lane-{lane[0]}-{lane[1]}-{number}"
 
     def found(self) -> Iterator[Found]:

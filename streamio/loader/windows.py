@@ -16,7 +16,7 @@ import numpy as np
 from streamio.errors import TooManyDropsError
 from streamio.loader.ahead import Ahead
 from streamio.loader.chunk import Chunk, joined, pick
-from streamio.loader.reading import LEAST, Found, Making, Piece, Reading
+from streamio.loader.reading import LEAST, Found, Making, Parser, Piece, Reading, parser
 from streamio.plan import Cursor, Place, Segment, permutation
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from streamio.plan import BegunWindow, StreamedPlan
     from streamio.storage.reader import Reader
 
-#: Bytes of blocks that wait where nothing is shuffled; where windows are, a quarter of the read-ahead.
+#: Bytes of blocks that wait where nothing is shuffled; where windows are, a quarter of the read-ahead, half for texts.
 AHEAD_BYTES = 8 << 20
 
 
@@ -48,7 +48,9 @@ class LaneWindows:
         self._lane = (row, column)
         streams = plan.streams(row, column)
         self._places = cursor.places or (Place(plan.first),) * streams  # where the window begins
-        limit = max(2 * LEAST, reader.budget.limit // 4 // streams) if plan.shuffle else AHEAD_BYTES
+        self._parse = parser(spec, plan)
+        share = 2 if self._parse else 4  # blocks of text count with about twice their bytes, as `LEAST` does
+        limit = max(2 * LEAST, reader.budget.limit // share // streams) if plan.shuffle else AHEAD_BYTES
         self._streams = [
             _Stream(Reading(spec, reader, plan, self._lane, number, place), place, limit)
             for number, place in enumerate(self._places)
@@ -80,8 +82,8 @@ class LaneWindows:
             return None
         low = self._given
         self._given = min(low + count, len(window))
-        chunk = window.chunk if isinstance(window, Piece) else window
-        return chunk.cut(low, self._given)
+        chunk = (window.chunk if isinstance(window, Piece) else window).cut(low, self._given)
+        return chunk if self._parse is None else _parsed(chunk, self._parse)
 
     @property
     def cursor(self) -> Cursor:
@@ -134,7 +136,7 @@ class LaneWindows:
         self._segments = _segments(pieces)
         chunk = joined([piece.chunk for piece in pieces])
         order = permutation(len(chunk), *self._plan.window_key(*self._lane, self._places))
-        self._window = _permuted(chunk, order)
+        self._window = self._permuted(chunk, order)
 
     def _fill_rest(self, window: BegunWindow) -> None:
         """Have what is left of a window that was begun under another grid."""
@@ -144,9 +146,18 @@ class LaneWindows:
             chunk = joined([piece.chunk for piece in pieces])
         finally:
             pieces.close()
-        self._window = _permuted(chunk, permutation(len(chunk), *window.key))
+        self._window = self._permuted(chunk, permutation(len(chunk), *window.key))
         self._given = self._skipped = window.offset
         self._in_rest = True
+
+    def _permuted(self, chunk: Chunk, order: NDArray[np.int64]) -> Chunk:
+        """The slots in another order; texts stay where they are until their records are wanted."""
+        split, number, index = chunk.split[order], chunk.number[order], chunk.index[order]
+        if chunk.place is None and self._parse is None:
+            return Chunk(pick(chunk.values, order), split, number, index, {})
+        bad = {slot: chunk.bad[at] for slot, at in enumerate(order.tolist()) if at in chunk.bad} if chunk.bad else {}
+        place = order if chunk.place is None else chunk.place[order]
+        return Chunk(chunk.values, split, number, index, bad, place)
 
     def _share(self, stream: _Stream) -> list[Piece]:
         """A stream's share of one window: of one pass, a number of slots, or fewer once they have enough bytes."""
@@ -220,10 +231,16 @@ def _segments(pieces: Sequence[Piece]) -> tuple[Segment, ...]:
     return tuple(found)
 
 
-def _permuted(chunk: Chunk, order: NDArray[np.int64]) -> Chunk:
-    """The slots in another order."""
-    split, number, index = chunk.split[order], chunk.number[order], chunk.index[order]
-    if chunk.place is None:
-        return Chunk(pick(chunk.values, order), split, number, index, {})
-    bad = {slot: chunk.bad[at] for slot, at in enumerate(order.tolist()) if at in chunk.bad}
-    return Chunk(chunk.values, split, number, index, bad, chunk.place[order])
+def _parsed(chunk: Chunk, parse: Parser) -> Chunk:
+    """The slots with records in place of their texts."""
+    slots, texts = chunk.good_slots(), chunk.good()
+    if isinstance(texts, list):  # none is good
+        return chunk
+    rows = parse(texts.column(0), chunk.index[slots])
+    if len(rows) == len(chunk) and not rows.bad:
+        return replace(chunk, values=rows.take(slice(0, len(rows))), place=None)
+    fine = [place for place in range(len(rows)) if place not in rows.bad]
+    place = np.full(len(chunk), -1, np.int64)
+    place[[slots[one] for one in fine]] = np.arange(len(fine))
+    bad = {**chunk.bad, **{slots[one]: why for one, why in rows.bad.items()}}
+    return replace(chunk, values=rows.take(np.array(fine, np.int64)), bad=bad, place=place)

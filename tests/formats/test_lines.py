@@ -11,6 +11,8 @@ import pickle
 from itertools import pairwise
 from unittest import mock
 
+import numpy as np
+import pyarrow as pa
 import pytest
 import zstandard
 from hypothesis import given
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 
 from streamio.errors import FormatError
 from streamio.formats import linewise as module
-from streamio.formats.base import Bad, CorruptError, StreamedFormat
+from streamio.formats.base import Bad, CorruptError, ParsingFormat, StreamedFormat
 from streamio.formats.lines import Lines
 from tests.formats.blocks import rows_of
 from tests.formats.memory_source import MemorySource
@@ -224,6 +226,35 @@ def test_any_lines_give_what_each_gives_alone(lines):
     ]
 
 
+@given(
+    data=some_file, chunk=st.integers(1, 50), run=some_run, columns=st.sampled_from([None, ("a", "b")]), more=st.data()
+)
+def test_lines_that_wait_unparsed_give_the_same_records_in_any_order(data, chunk, run, columns, more):
+    lines = Lines(columns=columns)
+
+    def read(way):
+        source = MemorySource(data, "s3://bucket/a.jsonl", chunk)  # another one: it cuts the same chunks again
+        return [found.decode() for found in way(source, 0, source.size)]
+
+    with mock.patch.object(module, "_RUN", run):
+        parsed, texts = read(lines.deferred), read(lines.unparsed)
+    assert len(parsed) == len(texts)
+    wanted, waiting = [], []
+    for block, text in zip(parsed, texts, strict=True):
+        for name in ("index", "nbytes", "seek"):
+            assert getattr(block, name).tolist() == getattr(text, name).tolist()
+        values = block.rows.take(slice(0, len(block.rows)))
+        wanted += [block.rows.bad.get(place, value) for place, value in enumerate(values)]
+        waiting += zip(text.rows.take(slice(0, len(text.rows))), text.index.tolist(), strict=True)
+    if waiting:
+        order = more.draw(st.permutations(range(len(waiting))))
+        column = pa.array([waiting[one][0]["line"] for one in order], pa.large_binary())
+        low = more.draw(st.integers(0, len(order) - 1))
+        rows = lines.parsed(column[low:], np.array([waiting[one][1] for one in order[low:]], np.int64))
+        found = rows.take(slice(0, len(rows)))
+        assert [rows.bad.get(place, value) for place, value in enumerate(found)] == [wanted[one] for one in order[low:]]
+
+
 def test_the_index_is_the_offset_in_the_uncompressed_text():
     data = b'{"a": 1}\r\n\n  \n{"a": 2}\n{"a": 3}'
     for codec, compress in COMPRESS.items():
@@ -410,6 +441,7 @@ def test_a_reader_that_stops_early_closes_the_stream():
 def test_the_format_is_a_picklable_value():
     lines = Lines(columns=("a",))
     assert isinstance(lines, StreamedFormat)
+    assert isinstance(lines, ParsingFormat)
     assert pickle.loads(pickle.dumps(lines)) == lines
 
 
