@@ -77,7 +77,7 @@ def _orders(summary: Summary, folder: Path) -> list[Path]:
     for axis, (case, run) in zip(axes.flat, cases, strict=False):
         total = run["records"]
         positions = [number / len(run["order"]) for number in range(len(run["order"]))]
-        axis.plot(positions, [number / total for number in run["order"]], ".", ms=1.2, color=OURS)
+        axis.plot(positions, [number / total for number in run["order"]], ".", ms=1.2, color=OURS, rasterized=True)
         axis.set_title(
             f"{case.removeprefix('mixing/')}\nneighbours {run['same_shard']:.2f}, spread {run['spread']:.2f}"
         )
@@ -87,6 +87,6 @@ def _orders(summary: Summary, folder: Path) -> list[Path]:
         axis.set_visible(False)
     figure.tight_layout()
     path = folder / "shuffle.svg"
-    figure.savefig(path, metadata={"Date": None})
+    figure.savefig(path, metadata={"Date": None}, dpi=110)  # of the points, of which there are many
     plt.close(figure)
     return [path]
