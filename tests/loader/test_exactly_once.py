@@ -150,9 +150,10 @@ def test_indexed_records_come_once_and_resumes_go_on(case: Case) -> None:
             ranks = [ids_of(loader) for loader in loaders]
         except TooManyDropsError:
             assert case.end == "exact"
-            assert case.on_drop == "refill"
+            assert case.on_drop == "refill" or case.world == 1
             assert not case.good
             return
+        assert case.good or case.world > 1 or case.drop_last
 
         stats = sum((loader.stats() for loader in loaders), streamio.Stats())
         seen = Counter(i for batches in ranks for batch in batches for i in batch)
