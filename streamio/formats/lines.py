@@ -100,7 +100,9 @@ class Lines:
             texts: The lines, each with its newline, none of them blank.
             index: Where each begins in the uncompressed text.
         """
-        values = _objects(texts)
+        _, offsets, text = texts.buffers()
+        bounds = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+        values = _objects(text, bounds)
         if values is None:
             values = _each([text[:-1] for text in texts.to_pylist()], index)
         return Records(*self._records(values, index))
@@ -143,13 +145,12 @@ def _unparsed(run: Run, *, seekable: bool) -> Block:
     import pyarrow as pa
 
     text = run.data if run.ended else run.data[: run.end] + b"\n"
-    data = np.frombuffer(text, np.uint8, run.end + (not run.ended))
-    offsets = np.concatenate(([0], np.flatnonzero(data == ord("\n")) + 1))
-    begins, lengths = offsets[:-1], np.diff(offsets) - 1
+    bounds = _bounds(text, run.end + (not run.ended))
+    begins, lengths = bounds[:-1], np.diff(bounds) - 1
     lines = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(begins), [None, pa.py_buffer(offsets), pa.py_buffer(text)]
+        pa.large_binary(), len(begins), [None, pa.py_buffer(bounds), pa.py_buffer(text)]
     )
-    odd = np.flatnonzero(data[begins] != ord("{"))
+    odd = np.flatnonzero(np.frombuffer(text, np.uint8)[begins] != ord("{"))
     blank = [place for place in odd.tolist() if _is_blank(lines[place].as_py(), run.offset + int(begins[place]))]
     if blank:
         kept = np.delete(np.arange(len(begins)), blank)
@@ -169,38 +170,34 @@ def _block_of(rows: Rows, run: Run, starts: NDArray[np.int64], lengths: NDArray[
 _Values: TypeAlias = "tuple[list[Any], NDArray[np.int64], NDArray[np.int64]]"
 
 
+def _bounds(text: bytes, end: int) -> NDArray[np.int64]:
+    """Where each line in the first `end` bytes begins, and where the last one ends, all with their newlines."""
+    return np.concatenate(([0], np.flatnonzero(np.frombuffer(text, np.uint8, end) == ord("\n")) + 1))
+
+
 def _parsed_at_once(run: Run) -> _Values | None:
-    """What the lines hold, where they begin, and their lengths; None where not each of them surely is one object.
+    """What the lines hold, where they begin, and their lengths; None where not each of them surely is one object."""
+    if not run.ended:
+        return None
+    bounds = _bounds(run.data, run.end)
+    values = _objects(run.data, bounds)
+    return None if values is None else (values, bounds[:-1] + run.offset, np.diff(bounds) - 1)
+
+
+def _objects(text: bytes | pa.Buffer, bounds: NDArray[np.int64]) -> list[Any] | None:
+    """What the lines between these bounds hold; None where not each of them surely is one object.
 
     Each begins with `{` and ends with `}`. Within a value the one never follows the other, so none goes on over the end
     of a line; and there are as many values as lines.
     """
-    data = np.frombuffer(run.data, np.uint8, run.end)
-    ends = np.flatnonzero(data == ord("\n"))
-    if not run.ended or data[0] != ord("{") or (data[ends - 1] != ord("}")).any():
-        return None
-    begins = np.concatenate(([0], ends[:-1] + 1))
-    if (data[begins] != ord("{")).any():
-        return None
-    try:
-        values = _DECODER.decode_lines(memoryview(run.data)[: run.end])
-    except _UNREADABLE:
-        return None
-    return (values, begins + run.offset, ends - begins) if len(values) == len(ends) else None
-
-
-def _objects(lines: pa.LargeBinaryArray) -> list[Any] | None:
-    """What lines hold; None where not each of them surely is one object, as in `_parsed_at_once`."""
-    _, offsets, text = lines.buffers()
-    ends = np.frombuffer(offsets, np.int64)[lines.offset : lines.offset + len(lines) + 1]
     data = np.frombuffer(text, np.uint8)
-    if (data[ends[:-1]] != ord("{")).any() or (data[ends[1:] - 2] != ord("}")).any():
+    if (data[bounds[:-1]] != ord("{")).any() or (data[bounds[1:] - 2] != ord("}")).any():
         return None
     try:
-        values = _DECODER.decode_lines(memoryview(text)[ends[0] : ends[-1]])
+        values = _DECODER.decode_lines(memoryview(text)[bounds[0] : bounds[-1]])
     except _UNREADABLE:
         return None
-    return values if len(values) == len(lines) else None
+    return values if len(values) == len(bounds) - 1 else None
 
 
 def _parsed(run: Run) -> _Values:

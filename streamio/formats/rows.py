@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streamio.formats.base import Bad, Block, Places, Record, Row
+from streamio.formats.parquet_footer import first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -264,8 +265,7 @@ def _unusable(batch: pa.RecordBatch, first: int, *, validated: bool) -> dict[int
         try:
             to_records(row)
         except failures as error:
-            text = (str(error).strip() or type(error).__name__).splitlines()[0]
-            bad[place] = Bad("decode", text, f"record {first + place}")
+            bad[place] = Bad("decode", first_line(error), f"record {first + place}")
     return bad
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from streamio.errors import FormatError
+from streamio.formats.parquet_footer import first_line
 from streamio.storage.faults import shown
 
 if TYPE_CHECKING:
@@ -198,8 +199,7 @@ class IndexTable:
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             if isinstance(error, FormatError):
                 raise
-            text = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise FormatError(f"{shown(url)} is no index, or a damaged one ({text}): {remedy}.") from None
+            raise FormatError(f"{shown(url)} is no index, or a damaged one ({first_line(error)}): {remedy}.") from None
         urls = [_absolute(each, folder) for each in table["url"].to_pylist()]
         return cls(table.set_column(0, "url", pa.array(urls, pa.large_string())).sort_by("url").combine_chunks())
 

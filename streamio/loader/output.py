@@ -14,6 +14,7 @@ import torch
 import torch.utils.dlpack
 
 from streamio.errors import FormatError
+from streamio.formats.parquet_footer import first_line
 from streamio.formats.rows import to_records
 
 if TYPE_CHECKING:
@@ -144,10 +145,9 @@ def _arrow(name: Any, values: list[Any]) -> pa.Array:
     try:
         return pa.array(values)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        text = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise FormatError(
-            f'output="arrow" can\'t make one column of what the records of a batch have as {name!r}: {text}. Give them '
-            'one type by map=, or use output="records" or "columns".'
+            f'output="arrow" can\'t make one column of what the records of a batch have as {name!r}: '
+            f'{first_line(error)}. Give them one type by map=, or use output="records" or "columns".'
         ) from error
 
 
